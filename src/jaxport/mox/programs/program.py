@@ -38,6 +38,10 @@ class TracedProgram:
     dropped: tuple[str, ...] = ()
     modules: Mapping[str, Module] | None = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Own the arrays: whoever gave them may write to them later."""
+        object.__setattr__(self, "traced", self.traced.owning())
+
     @property
     def base(self) -> str:
         """The path that other paths in the program may be relative to: of a block, its own."""
@@ -55,15 +59,22 @@ class TracedProgram:
         """All arrays that the program holds, in the order of its inputs."""
         return self.traced.weights
 
-    @cached_property
+    @property
     def params(self) -> dict[str, Array]:
-        """The parameters, which training changes, by path."""
-        return {weight.path: weight.value for weight in self.weights if is_parameter(weight)}
+        """The parameters, which training changes, by path: a new dict each time, of arrays that cannot be written to."""
+        return dict(self._by_role[True])
 
-    @cached_property
+    @property
     def state(self) -> dict[str, Array]:
         """All other arrays, by path: statistics, caches, keys and counts of random number streams, constants."""
-        return {weight.path: weight.value for weight in self.weights if not is_parameter(weight)}
+        return dict(self._by_role[False])
+
+    @cached_property
+    def _by_role(self) -> dict[bool, dict[str, Array]]:
+        by_role: dict[bool, dict[str, Array]] = {True: {}, False: {}}
+        for weight in self.weights:
+            by_role[is_parameter(weight)][weight.path] = weight.value
+        return by_role
 
     @cached_property
     def tree(self) -> Tree:

@@ -22,6 +22,7 @@ from jaxport.errors import InvalidArgument, QueryError, Unsupported
 from jaxport.jaxprs import Array, Atom, Aval, Effect, aval_of
 from jaxport.jaxprs.alike import same_aval
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS, Widening, stacked, widened
+from jaxport.jaxprs.ownership import owned
 from jaxport.jaxprs.rewrite import alone, inlined, replaced, with_operands
 from jaxport.jaxprs.vmap_axes import Levels, spread
 from jaxport.jaxprs.walk import Location, bodies, used_variables
@@ -164,7 +165,7 @@ class _Editor(Generic[Program]):
         inputs = {key: v for key, v in body.inputs.items() if self.leaves[key.name].value is None}
         invars, held = mox.jaxpr.jaxpr.invars, len(mox.weights)
         new = [self.leaves[key.name] for key in params]
-        moved = jax.device_put([leaf.value for leaf in new if not isinstance(leaf.value, jax.Array)])  # one transfer
+        moved = jax.device_put([owned(leaf.value) for leaf in new if not isinstance(leaf.value, jax.Array)])  # at once
         others = iter(moved)
         values = [leaf.value if isinstance(leaf.value, jax.Array) else next(others) for leaf in new]
         added = [
