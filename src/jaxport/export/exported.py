@@ -21,6 +21,7 @@ from jaxport.export.generation import decoders, encoders
 from jaxport.export.passes.inlining import inlining
 from jaxport.export.ports import Port
 from jaxport.jaxprs import Parameters, dims
+from jaxport.jaxprs.alike import same_value
 from jaxport.printable import printable
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ class Exported(ExportedModel):
                 instead="pass the same positional and keyword arguments, static ones left out",
             )
         for index, value in traced.static_inputs.items():
-            if leaves[index] != value:
+            if not same_value(leaves[index], value):
                 raise InvalidArgument(
                     f"an argument is {leaves[index]!r}",
                     why=f"the function was exported with {value!r}, which is baked in",
