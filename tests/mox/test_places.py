@@ -265,3 +265,39 @@ def test_what_edits_compute_is_found_by_the_names_of_edits():
     assert {match.type for match in adapted.select(lambda match: match.type == "lora")} == {"lora"}
     assert adapted.select("//Linear").select(".//lora").count() == 4
     assert adapted.select("//quantize/dequantize_linear").count() == 4
+
+
+TIES = {
+    "called": lambda match: lambda x: match.root["blocks.0.up"](x),
+    "itself": lambda match: match.root["blocks.0.up"],
+    "its parameter": lambda match: lambda x: x @ match.root.params["blocks.0.up.kernel"],
+    "beside the original": lambda match: lambda x: match.root["blocks.0.up"](x) + match(x),
+}
+
+
+@pytest.mark.parametrize("tie", TIES)
+@pytest.mark.parametrize("place", ["blocks.1.up", "//Block[2]"])
+def test_a_replacement_that_runs_another_block_shares_its_parameters(tie, place):
+    if place == "//Block[2]":
+        make = jaxport.mox.factory(lambda match: lambda x: match(x) + match.root["blocks.0.up"](x).sum())
+    else:
+        make = jaxport.mox.factory(TIES[tie])
+    tied = PLAIN.sub(place, make)
+    assert {*tied.params} <= {*PLAIN.params}
+    assert not tied.state
+    again = saved(tied)
+    np.testing.assert_array_equal(again(X), tied(X))
+    name = "blocks.0.up.kernel"
+    step = lambda scale: tied.apply({**tied.params, name: scale * tied.params[name]}, X)
+
+    def wanted(scale):
+        up, down = scale * PLAIN.params[name], PLAIN.params["blocks.0.down.kernel"]
+        x = X + jax.nn.relu(X @ up) @ down
+        if place == "//Block[2]":
+            plain = x + jax.nn.relu(x @ PLAIN.params["blocks.1.up.kernel"]) @ PLAIN.params["blocks.1.down.kernel"]
+            return plain + (x @ up).sum()
+        own = x @ PLAIN.params["blocks.1.up.kernel"] if tie == "beside the original" else 0
+        return x + jax.nn.relu(x @ up + own) @ PLAIN.params["blocks.1.down.kernel"]
+
+    for scale in (1.0, 2.0):
+        np.testing.assert_allclose(step(scale), wanted(scale), rtol=1e-5, atol=1e-5)

@@ -176,6 +176,7 @@ class Template:
       is_call: whether it is the call of one module: then the block of that call is the replacement.
       module: a copy of that module; None for a Mox.
       keeps: whether the block stays that of the original.
+      is_tied: whether it is another block of the same model, whose parameters it has.
     """
 
     jaxpr: jaxprs.Jaxpr
@@ -187,6 +188,7 @@ class Template:
     is_call: bool = False
     module: Module = None
     keeps: bool = False
+    is_tied: bool = False
 
 
 class Templates:
@@ -289,7 +291,10 @@ def _traced(made: PythonFunction, match: TracedCall, site: Site) -> Template:
     is_call = _is_call(made, jaxpr)
     module = copied(made) if is_call and not isinstance(made, TracedProgram) else None
     keeps = isinstance(made, Whole) and made.keeps
-    return Template(jaxpr, weights, (), _name_of(made), site, is_call=is_call, module=module, keeps=keeps)
+    is_tied = isinstance(made, TracedCall) and made.root is match.root and made.node is not match.node
+    return Template(
+        jaxpr, weights, (), _name_of(made), site, is_call=is_call, module=module, keeps=keeps, is_tied=is_tied
+    )
 
 
 def _method_of(made: PythonFunction, match: TracedCall) -> str | None:
