@@ -156,7 +156,8 @@ def _stored(
     least, greatest = _RANGES[dtype]
     others = tuple(a for a in range(wide.ndim) if a not in axes)
     if group is None:
-        low, high = wide.min(axis=others), wide.max(axis=others)
+        # Zero is among the levels; a weight may have no elements.
+        low, high = wide.min(axis=others, initial=0), wide.max(axis=others, initial=0)
     else:
         starts = np.arange(0, wide.shape[axes[0]], group)
         low, high = np.minimum.reduceat(wide, starts, axis=axes[0]), np.maximum.reduceat(wide, starts, axis=axes[0])
@@ -280,7 +281,7 @@ def calibrate(mox: Mox, query: Query, *args: object, **kwargs: object) -> dict[s
     """
     captured = mox.capture(mox.select(query).layers())(*args, **kwargs)
     largest = {
-        path: max((float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(value)), default=0.0)
+        path: max((float(jnp.max(jnp.abs(leaf), initial=0)) for leaf in jax.tree.leaves(value)), default=0.0)
         for path, value in captured.items()
     }
     return {path: (value or 1.0) / 127 for path, value in largest.items()}
