@@ -405,6 +405,7 @@ def _trace(
     with failures.explaining(name, bound, inputs):
         boundaries = (*ruled, *wanted.boundaries())
         traced, flags = traced_with_flags(bound, inputs, name=name, state=state, functions=boundaries)
+    failures.check_result(traced, name)
     return traced.owning(), flags
 
 
