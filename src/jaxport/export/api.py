@@ -403,7 +403,10 @@ def _trace(
     # Functions of this package have their boundary already.
     ruled = [target for target in plugins.block_targets() if not target.startswith("jaxport.")]
     with failures.explaining(name, bound, inputs):
-        return traced_with_flags(bound, inputs, name=name, state=state, functions=(*ruled, *wanted.boundaries()))
+        boundaries = (*ruled, *wanted.boundaries())
+        traced, flags = traced_with_flags(bound, inputs, name=name, state=state, functions=boundaries)
+    failures.check_result(traced, name)
+    return traced.owning(), flags
 
 
 def _enter(

@@ -120,7 +120,10 @@ class SpecReader:
           specs: the specification of each argument.
         """
         for leaf in (leaf for spec in specs for leaf in flatten(spec)[0]):
-            for dim in leaf if isinstance(leaf, tuple) else getattr(leaf, "shape", ()):
+            # A scalar type has no shape, but NumPy's have an attribute of that name.
+            for dim in (
+                leaf if isinstance(leaf, tuple) else () if isinstance(leaf, type) else getattr(leaf, "shape", ())
+            ):
                 self._names |= {*re.findall(r"[A-Za-z_]\w*", str(dim))}
                 if _is_symbolic(dim):
                     if self.scope is not None and self.scope is not dim.scope:

@@ -109,6 +109,11 @@ def from_onnx(
         )
 
 
+def _unpickled(model: bytes, options: Mapping[str, Any]) -> Program:
+    """Return the program that was pickled as this model and these options."""
+    return Program(load(model, options["limits"]), **options)
+
+
 class Program:
     """An imported ONNX model: a function of its inputs, with its weights in `params`.
 
@@ -358,6 +363,17 @@ class Program:
         trained = [name for name in self.weights if name not in self.weights.states]
         changed: dict[str, Any] = {"trainable": trained, **self._options, **options}
         return Program(self.model if model is None else model, **changed)
+
+    def __reduce__(self) -> tuple:
+        """Pickle the model as ONNX, and the options of the import; a model of over 2 GB has to be saved instead."""
+        options = {"trainable": list(self.weights), **self._options}
+        return _unpickled, (saving.to_proto(self.model).SerializeToString(), options)
+
+    def __copy__(self) -> Program:
+        return self
+
+    def __deepcopy__(self, _: dict[int, object]) -> Program:
+        return self
 
     @property
     def param_specs(self) -> dict[str, jax.ShapeDtypeStruct]:

@@ -23,6 +23,7 @@ from jaxport.importer.loading.gate import Gate, tensors
 from jaxport.importer.loading.lifting import has_hidden, lift
 from jaxport.importer.loading.mapping import Buffer
 from jaxport.importer.loading.ordering import in_order
+from jaxport.jaxprs.ownership import is_lent, owned
 
 __all__ = ["ModelSource", "as_written", "is_source", "load", "unreadable"]
 
@@ -99,13 +100,24 @@ def _own_tensors(model: ir.Model, limits: Limits) -> ir.Model:
     """Return the model, or a copy of it whose external tensors passed the gate, and whose weights are initializers."""
     gate = Gate(None, (), "the `onnx_ir.Model`", Budget(limits))
     external = gate.has_external(model)
-    if not external and not has_hidden(model):
+    if not external and not has_hidden(model) and not any(_lent(model)):
         return in_order(model, own=False)
     copy = model.clone()
+    for value, tensor in _lent(copy):
+        value.const_value = ir.Tensor(owned(tensor.raw), tensor.dtype, name=tensor.name, doc_string=tensor.doc_string)
     if external:
         gate.take(copy)
     lift(copy)
     return in_order(copy)
+
+
+def _lent(model: ir.Model) -> Iterator[tuple[ir.Value, ir.Tensor]]:
+    """Yield the initializers whose elements the user may still change."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.Tensor) and is_lent(tensor.raw):
+                yield value, tensor
 
 
 def _replaceable(path: Path, limits: Limits) -> ir.Model:

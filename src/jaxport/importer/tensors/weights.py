@@ -24,6 +24,7 @@ from jaxport.importer.values.image_layout import HWIO, OIHW, order
 from jaxport.importer.values.stored import tensor_value
 from jaxport.jaxprs import Array
 from jaxport.jaxprs.meshes import on_host
+from jaxport.jaxprs.ownership import owned
 
 __all__ = ["Shardings", "Weights"]
 
@@ -246,7 +247,7 @@ class Weights(Mapping[str, jax.Array]):
             name = value.name or ""
             if name not in tensors:
                 continue
-            tensor = ir.Tensor(tensors[name].astype(known.dtype.numpy(), copy=False), known.dtype, name=name)
+            tensor = ir.Tensor(owned(tensors[name].astype(known.dtype.numpy(), copy=False)), known.dtype, name=name)
             if name not in copy.graph.initializers:
                 new = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
                 copy.graph.register_initializer(new)

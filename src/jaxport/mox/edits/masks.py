@@ -41,7 +41,9 @@ def trainable(mox: Mox, which: str | Callable[[str], bool]) -> dict[str, bool]:
     selection = mox.select(which)
     if not selection.count():
         raise QueryError(f"`{which}` matches nothing, so nothing would be trained", where=f"`{mox.name}`")
-    chosen = {path for node in selection.nodes if node.block is not None for path in node.block.weights.values()}
+    chosen = {
+        path for node in selection.layers().nodes if node.block is not None for path in node.block.weights.values()
+    }
     return {path: path in chosen for path in mox.params}
 
 
