@@ -271,7 +271,7 @@ def test_an_account_fits_the_terminal(width: int, capsys: pytest.CaptureFixture[
 
 def test_names_are_completed():
     assert precisions("int8") == ["int8-dynamic", "int8"]
-    assert targets("user") == ["user_nets:"]
+    assert targets("user") == targets("user_nets:")  # of the only module, its names
     assert targets("package") == ["package.inner:", "package:"]
     assert targets("user_nets:") == [
         f"user_nets:{name}" for name in ("Declared", "Network", "model", "refused", "softened")

@@ -18,7 +18,6 @@ from jaxport.cli.graphs import extract, optimize
 from jaxport.cli.importing import import_model, run_model
 from jaxport.cli.programs import show_account, show_query, show_tree, substitute, view
 from jaxport.cli.reporting import reporting
-from jaxport.cli.summary import load_model, summarize
 from jaxport.cli.tables import file_size, key_values, nodes_of, summary_view
 from jaxport.cli.targets import declared_inputs, inputs_of_file, load_target
 from jaxport.cli.terminal import completion
@@ -35,7 +34,13 @@ if TYPE_CHECKING:
 __all__ = ["app", "options_of"]
 
 # Plain help: the boxes of rich cut words off in a terminal of 80 columns.
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    cls=completion.Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 _TARGET_HELP = (
     "module:attribute: a model object, a function, a class or a function without parameters (both are called), "
@@ -262,6 +267,8 @@ def _save(
     explained: str | None,
 ) -> None:
     """Write what was exported, and print what it is."""
+    from jaxport.cli.summary import summarize
+
     with written(output) as file:
         if step:
             file = step.save(exported, before, file, external_data)
@@ -296,6 +303,8 @@ def inspect(
 
     These are its inputs, outputs, sizes, operators and modules.
     """
+    from jaxport.cli.summary import summarize
+
     summary = summarize(model_file(model))
     tell(dataclasses.asdict(summary), summary_view(summary, everything=everything))
 
@@ -360,6 +369,7 @@ def verify(
 def exported_like(path: Path, function: PythonFunction, inputs: list[object], signature: Parameters) -> Exported:
     """Export a callable as a file was exported: for its target, and in its precision."""
     import jaxport
+    from jaxport.cli.summary import load_model
 
     recorded = load_model(path).metadata_props
     return jaxport.to_onnx(
@@ -381,6 +391,18 @@ command(app, "view")(view)
 command(app, "query")(show_query)
 command(app, "sub")(substitute)
 command(app, "account")(show_account)
+
+
+def _commands() -> list[str]:
+    return [str(registered.name) for registered in app.registered_commands]
+
+
+@app.command("help", cls=completion.Command)
+def show_help(
+    name: Annotated[str | None, typer.Argument(metavar="COMMAND", help="A command.", autocompletion=_commands)] = None,
+) -> None:
+    """Show the options of a command."""
+    app(args=["--help"] if name is None else [name, "--help"], prog_name="jaxport")
 
 
 def options_of(words: Sequence[str]) -> frozenset[str]:

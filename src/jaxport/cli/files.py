@@ -40,6 +40,8 @@ def model_file(path: Path | str) -> Path:
 
 
 def _from_standard_input() -> Path:
+    if sys.stdin is None:
+        raise InvalidArgument("the standard input is closed", instead="give the path of an ONNX file")
     with tempfile.NamedTemporaryFile(prefix="jaxport-", suffix=".onnx", delete=False) as file:
         _temporary.append(Path(file.name))
         file.write(sys.stdin.buffer.read())

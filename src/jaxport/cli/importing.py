@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 import typer
-from rich.text import Text
 
 from jaxport.cli import specs
 from jaxport.cli.comparing import report_values
@@ -24,13 +22,10 @@ from jaxport.cli.terminal.output import settings, tell
 from jaxport.columns import counted
 from jaxport.errors import InvalidArgument, VerificationFailed
 from jaxport.files import publish
-from jaxport.verify.comparing import Tolerance
-from jaxport.verify.importing import Comparison
-from jaxport.verify.report import Report
-from jaxport.verify.running import Sampling
 
 if TYPE_CHECKING:
     import jax
+    import numpy as np
 
     from jaxport.importer.program import Program
     from jaxport.jaxprs import Parameters, PythonFunction
@@ -217,7 +212,13 @@ def run_model(
 
     Outputs and times are printed; the status is 1 if the two sides differ.
     """
+    from rich.text import Text
+
     import jaxport
+    from jaxport.verify.comparing import Tolerance
+    from jaxport.verify.importing import Comparison
+    from jaxport.verify.report import Report
+    from jaxport.verify.running import Sampling
 
     if save is not None:
         if save == STANDARD:
@@ -283,6 +284,8 @@ class _Timing:
     in_runtime: list[float]
 
     def rows(self) -> Iterator[tuple[str, ...]]:
+        import numpy as np
+
         shown = ", ".join(f"{name}={size}" for name, size in self.sizes.items()) or "-"
         ratio = min(self.in_jax) / min(self.in_runtime)
         for side, first, seconds, relative in (
@@ -293,6 +296,8 @@ class _Timing:
             yield shown, side, first, *times, relative
 
     def values(self) -> dict[str, object]:
+        import numpy as np
+
         return {
             "sizes": dict(self.sizes),
             "compile_seconds": self.compilation,
@@ -321,12 +326,16 @@ def _described(array: np.ndarray) -> dict[str, object]:
 
 
 def _save(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    import numpy as np
+
     with file.open("wb") as stream:
         np.savez(stream, **arrays)  # type: ignore[arg-type]
 
 
 def _arrays(file: Path | None) -> dict[str, np.ndarray]:
     """Return the arrays of the file of `--inputs`."""
+    import numpy as np
+
     if file is None:
         return {}
     try:
@@ -393,6 +402,8 @@ def parse_values(texts: Iterable[str]) -> Parameters:
 
 
 def _array(path: str) -> np.ndarray:
+    import numpy as np
+
     try:
         return np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:

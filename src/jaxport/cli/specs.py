@@ -19,9 +19,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
-import ml_dtypes  # noqa: F401 - registers bfloat16 and its kin with NumPy
-import numpy as np
-
 from jaxport.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -291,6 +288,9 @@ def _dim(text: str, dim: str) -> Dim:
 
 def _is_dtype(name: str) -> bool:
     """Whether `name` is the full name of a dtype: "int32" is one, NumPy's short form "i4" and a dim "B" are not."""
+    import ml_dtypes  # noqa: F401 - registers bfloat16 and its kin with NumPy
+    import numpy as np
+
     try:
         return name.isidentifier() and np.dtype(name).name == name
     except TypeError:

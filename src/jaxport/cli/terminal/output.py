@@ -16,16 +16,20 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
 
 from jaxport import __version__
 from jaxport.cli.files import output_file
 from jaxport.cli.tables import console
-from jaxport.jaxprs import PythonFunction
+from jaxport.cli.terminal import completion
 from jaxport.phases import progress
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from jaxport.jaxprs import PythonFunction
 
 __all__ = ["Settings", "command", "settings", "tell"]
 
@@ -116,7 +120,7 @@ def command(app: typer.Typer, name: str) -> Callable[[PythonFunction], PythonFun
         ]
         own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in signature.parameters.values()]
         run.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
-        app.command(name)(run)
+        app.command(name, cls=completion.Command)(run)
         return function
 
     return register
