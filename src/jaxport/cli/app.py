@@ -13,15 +13,15 @@ from jaxport import __version__
 from jaxport.cli import specs
 from jaxport.cli.comparing import report_values, show_difference
 from jaxport.cli.decoders import DecoderOption, parse_decoder
-from jaxport.cli.files import STANDARD, model_file, output_file, output_folder, written
+from jaxport.cli.files import STANDARD, as_given, model_file, output_file, output_folder, written
 from jaxport.cli.graphs import extract, optimize
 from jaxport.cli.importing import import_model, run_model
 from jaxport.cli.programs import show_account, show_query, show_tree, substitute, view
 from jaxport.cli.reporting import reporting
-from jaxport.cli.tables import file_size, key_values, nodes_of, summary_view
+from jaxport.cli.tables import file_size, key_values, nodes_of, summary_view, typed
 from jaxport.cli.targets import declared_inputs, inputs_of_file, load_target
 from jaxport.cli.terminal import completion
-from jaxport.cli.terminal.output import command, settings, tell
+from jaxport.cli.terminal.output import command, remark, settings, tell
 from jaxport.columns import counted
 from jaxport.errors import InvalidArgument, VerificationFailed
 
@@ -248,8 +248,7 @@ def export(
                 )
                 comparisons.append(compared)
                 report.compared += f"{compared}\n"
-                if not settings.as_json:
-                    tell({}, str(compared))
+                remark(str(compared))
                 if not compared.ok:
                     raise VerificationFailed(
                         f"`{output}` was not written", why="the exported model and the function differ"
@@ -278,8 +277,8 @@ def _save(
     name = "standard output" if output == STANDARD else str(file)
     rows = {
         "written": f"{name} ({file_size(summary.file_bytes)})",
-        "inputs": ", ".join(tensor.name for tensor in summary.inputs),
-        "outputs": ", ".join(tensor.name for tensor in summary.outputs),
+        "inputs": ", ".join(map(typed, summary.inputs)),
+        "outputs": ", ".join(map(typed, summary.outputs)),
         "nodes": nodes_of(summary),
         "weights": f"{counted(summary.element_count, 'element')}, {file_size(summary.weight_bytes)}",
         "needs": str(exported.requirements).splitlines()[0],
@@ -291,7 +290,7 @@ def _save(
         values["compared"] = [report_values(report) for report in comparisons]
     if explained is not None:
         values["explained"] = explained
-    tell(values, key_values(rows))
+    tell(values, key_values(rows), brief="" if output == STANDARD else name)
 
 
 @command(app, "inspect")
@@ -306,6 +305,7 @@ def inspect(
     from jaxport.cli.summary import summarize
 
     summary = summarize(model_file(model))
+    summary = dataclasses.replace(summary, file=as_given(summary.file))
     tell(dataclasses.asdict(summary), summary_view(summary, everything=everything))
 
 
@@ -361,7 +361,7 @@ def verify(
     if per_block:
         again = exported_like(path, function, positional, signature)
         report = dataclasses.replace(report, blocks=again.verify(per_block=True, **runs).blocks)
-    tell(report_values(report), str(report))
+    tell(report_values(report), str(report), brief=str(report).partition("\n")[0])
     if not report.ok:
         raise typer.Exit(1)
 

@@ -10,7 +10,7 @@ import typer
 
 from jaxport.cli import specs
 from jaxport.cli.files import STANDARD, model_file, output_file, written
-from jaxport.cli.tables import file_size, key_values, table
+from jaxport.cli.tables import file_size, key_values, table, typed
 from jaxport.cli.terminal.output import settings, tell
 from jaxport.columns import counted
 from jaxport.errors import InvalidArgument, VerificationFailed
@@ -101,6 +101,7 @@ def optimize(
                 + (f", at {'; '.join(dict.fromkeys(at))}" if any(at) else ""),
             }
         ),
+        brief="" if output == STANDARD else name,
     )
 
 
@@ -257,11 +258,12 @@ def extract(
         key_values(
             {
                 "written": f"{name} ({file_size(summary.file_bytes)})",
-                "inputs": ", ".join(tensor.name for tensor in summary.inputs),
-                "outputs": ", ".join(tensor.name for tensor in summary.outputs),
+                "inputs": ", ".join(map(typed, summary.inputs)),
+                "outputs": ", ".join(map(typed, summary.outputs)),
                 "nodes": f"{nodes:,} of {counted(all_nodes, 'node')}",
             }
         ),
+        brief="" if output == STANDARD else name,
     )
 
 

@@ -18,7 +18,7 @@ from jaxport.cli.files import STANDARD, model_file, output_file, output_folder
 from jaxport.cli.specs import given_twice
 from jaxport.cli.tables import file_size, key_values, table
 from jaxport.cli.targets import torch_program
-from jaxport.cli.terminal.output import settings, tell
+from jaxport.cli.terminal.output import remark, tell
 from jaxport.columns import counted
 from jaxport.errors import InvalidArgument, VerificationFailed
 from jaxport.files import publish
@@ -66,6 +66,7 @@ Inputs = Annotated[
     list[str],
     typer.Option(
         "--input",
+        "-i",
         default_factory=list,
         show_default=False,
         metavar="NAME:SIZES",
@@ -138,8 +139,7 @@ def import_model(
             (folder / f"{number}-{phase.name}.txt").write_text(f"{phase}\n", encoding="utf-8")
     if verify:
         report = program.verify(known, sizes=specs.parse_sizes(sizes), rtol=rtol, atol=atol, check=False)
-        if not settings.as_json:
-            tell({}, str(report))
+        remark(str(report))
         if not report.ok:
             raise VerificationFailed(f"`{output}` was not written", why="JAX and ONNX Runtime differ")
     source = program.to_source(output, inputs=described, framework=framework, strict=keep_guards)
@@ -168,6 +168,7 @@ def import_model(
                 "weights": f"{counted(elements, 'element')} in {counted(len(source.tensors), 'tensor')}",
             }
         ),
+        brief="\n".join(map(str, files)),
     )
 
 
@@ -266,6 +267,7 @@ def run_model(
         Text(),
         table(title, columns, rows, right=columns[2:]),
         *([f"outputs written to {save}"] if save is not None else []),
+        brief=key_values({name: _shown(array) for name, array in results.items()}),
     )
     if not report.ok:
         raise typer.Exit(1)

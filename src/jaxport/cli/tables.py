@@ -26,6 +26,7 @@ __all__ = [
     "shape_text",
     "summary_view",
     "table",
+    "typed",
 ]
 
 
@@ -64,7 +65,7 @@ def nodes_of(summary: Summary) -> str:
 
 def operator_table(operators: Mapping[str, int]) -> Table:
     """Return the operators of a model and how often it calls each."""
-    return table(f"operators: {sum(operators.values())}", ["operator", "calls"], operators.items())
+    return table(f"operators: {counted(sum(operators.values()), 'call')}", ["operator", "calls"], operators.items())
 
 
 def summary_view(summary: Summary, *, everything: bool = False) -> RenderableType:
@@ -165,6 +166,16 @@ def shape_text(tensor: TensorRow) -> str:
     if tensor.shape is None:
         return "unknown"
     return f"[{', '.join('?' if dim is None else str(dim) for dim in tensor.shape)}]"
+
+
+def typed(tensor: TensorRow) -> str:
+    """Return an input or an output with its dtype and shape.
+
+    >>> from jaxport.cli.summary import TensorRow
+    >>> typed(TensorRow("x", "float32", ("B", 3)))
+    'x float32[B, 3]'
+    """
+    return f"{tensor.name} {tensor.dtype}{shape_text(tensor)}"
 
 
 def _module_tree(modules: Sequence[ModuleRow]) -> Tree:

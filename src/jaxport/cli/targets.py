@@ -59,6 +59,13 @@ def load_target(text: str) -> PythonFunction:
     module_name, colon, expression = text.partition(":")
     if not colon or not module_name or not expression:
         raise InvalidArgument(f'"{text}" is not a target', instead=_INSTEAD)
+    if module_name.endswith(".py") or "/" in module_name:
+        parts = [part for part in Path(module_name).with_suffix("").parts if part not in (".", "/")]
+        raise InvalidArgument(
+            f"`{module_name}` is a path",
+            where="the target",
+            instead=f"name the module: `{'.'.join(parts)}:{expression}`",
+        )
     names, call = _parsed(expression)
     target: Any = _module(module_name)
     for position, name in enumerate(names):

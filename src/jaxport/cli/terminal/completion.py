@@ -6,11 +6,13 @@ import ast
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
 from typer.completion import Shells, get_completion_script, install
 from typer.core import TyperCommand, TyperGroup
 
@@ -41,7 +43,7 @@ def targets(incomplete: str) -> list[str]:
     """
     module, colon, attribute = incomplete.partition(":")
     if not colon:
-        found = sorted(name for name in _modules() if name.startswith(module))
+        found = sorted((name for name in _modules() if name.startswith(module)), key="{}:".format)
         if len(found) != 1:
             return [f"{name}:" for name in found]
         module = found[0]  # a shell puts a space after a word that is the only one: no name may end with the colon
@@ -79,12 +81,28 @@ def _names(module: str) -> Iterator[str]:
         yield from (name for name in names if not name.startswith("_"))
 
 
+_SAID = {
+    "^Value error, ": "",
+    "^Input should be a valid integer.*": "it takes a whole number",
+    "^Input should be a valid number.*": "it takes a number",
+    "^Input should be greater than or equal to (.*)": r"it takes a number from \1 on",
+}
+"""What pydantic says of values, and what a user of a command line understands."""
+
+
 class Command(TyperCommand):
     """A command that does not convert values where only their places matter: conversions load pydantic."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words after the command."""
-        return _placed(self, ctx, args) if ctx.resilient_parsing else super().parse_args(ctx, args)
+        if ctx.resilient_parsing:
+            return _placed(self, ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            for said, meant in _SAID.items():
+                error.message = re.sub(said, meant, error.message)
+            raise
 
 
 class Group(TyperGroup):
