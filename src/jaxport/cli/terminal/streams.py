@@ -15,21 +15,17 @@ import sys
 from collections.abc import Iterator
 
 from jaxport.errors import JaxportError
+from jaxport.printable import spelled
 
 __all__ = ["opened", "readable", "refused_by"]
 
 _NAME = "jaxport-readable"
-_SPELLINGS = {
-    "…": "...", "×": "x", "–": "-", "—": "-", "−": "-", "→": "->", "←": "<-", "≤": "<=", "≥": ">=", "≠": "!=", "≈": "~",
-    "’": "'", "‘": "'", "“": '"', "”": '"', "·": ".", "•": "*", "µ": "u", "│": "|", "─": "-", "━": "-", "└": "`", "├": "|",
-}  # fmt: skip
 
 
 def _spelled(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    text = error.object[error.start : error.end]
-    return "".join(_SPELLINGS.get(character) or ascii(character)[1:-1] for character in text), error.end
+    return spelled(error.object[error.start : error.end]), error.end
 
 
 codecs.register_error(_NAME, _spelled)
