@@ -18,6 +18,9 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python;
 
 VENV ?= .venv
 BIN := $(VENV)/bin
+# What is installed into it: what the demo needs; with what the tests need; with the tools, too.
+DEMO_INSTALLED := $(VENV)/.installed-all
+TEST_INSTALLED := $(VENV)/.installed-test
 INSTALLED := $(VENV)/.installed
 TORCH_BIN := .venv-torch/bin
 TORCH_INSTALLED := .venv-torch/.installed
@@ -83,8 +86,21 @@ define create_environment_of
 	touch $(3)/.installed
 endef
 
-$(INSTALLED): pyproject.toml
-	$(call create_environment,$(VENV),--editable '.[dev]')
+# These show the progress of pip: the first takes a minute or two on a machine that has none of the packages.
+$(DEMO_INSTALLED): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "jaxport needs Python 3.11 or newer with venv: install it, or say make PYTHON=…" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --editable '.[all]'
+	touch $@
+
+$(TEST_INSTALLED): $(DEMO_INSTALLED)
+	$(BIN)/python -m pip install --editable '.[test]'
+	touch $@
+
+$(INSTALLED): $(TEST_INSTALLED)
+	$(BIN)/python -m pip install --editable '.[dev]'
+	touch $@
 
 $(TORCH_INSTALLED): pyproject.toml tests/torch/requirements.txt
 	$(call create_environment,.venv-torch,--editable '.[test]' --requirement tests/torch/requirements.txt)
@@ -95,11 +111,11 @@ $(CLIENTS_INSTALLED): pyproject.toml tests/clients/requirements.txt
 $(PEERS_INSTALLED): benchmarks/peers.txt
 	$(call create_environment,.venv-peers,--requirement benchmarks/peers.txt)
 
-demo: $(INSTALLED) ## export a Flax ResNet-50, run it in ONNX Runtime, compare, import it back
+demo: $(DEMO_INSTALLED) ## export a Flax ResNet-50, run it in ONNX Runtime, compare, import it back
 	@$(BIN)/python -m examples.demo
 
 # Of a test with four cases or more every second one: `make test ARGS="--half 1"` runs the others, `--all-cases` all of them.
-test: $(INSTALLED) ## all tests but those named below, every second case of tests with many
+test: $(TEST_INSTALLED) ## all tests but those named below, every second case of tests with many
 	@$(BIN)/python -m pytest -n $(JOBS) -q $(ARGS)
 
 $(NEWEST_INSTALLED): pyproject.toml

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
+from pathlib import Path
 
 from tests.compiling import compile_fast
 
@@ -23,6 +25,15 @@ OBJECTS = 50_000
 
 
 compile_fast()
+SOURCE = Path(__file__).parent / "src"
+
+
+def pytest_collect_file(file_path: Path) -> None:
+    """Load a file of the package as the package does: pytest would run it twice, and rules and operators register once."""
+    if file_path.suffix == ".py" and file_path.is_relative_to(SOURCE):
+        parts = file_path.relative_to(SOURCE).with_suffix("").parts
+        with contextlib.suppress(Exception):  # which pytest shows, when it imports the file itself
+            importlib.import_module(".".join(parts).removesuffix(".__init__"))
 
 
 def pytest_collection_finish() -> None:

@@ -1,13 +1,17 @@
-"""What it costs to start: `import jaxport`, and a first tiny export in a fresh process, against `import jax`."""
+"""What it costs to start: `import jaxport`, help, completion, and a first tiny export in a fresh process, against `import jax`."""
 
 from __future__ import annotations
 
 from benchmarks.measure import PEERS, have_peers, median, table
 
+_COMMAND = "\nimport jaxport.cli\ntry:\n    jaxport.cli.main({})\nexcept SystemExit:\n    pass\n"
+_TAB = "import os\nos.environ.update(COMP_WORDS='jaxport\\nexport\\n--st', COMP_CWORD='2', _JAXPORT_COMPLETE='complete_bash')"
 PROGRAMS = {
     "import jax": "import jax",
     "import jax, jaxport": "import jax, jaxport",
     "import jax, onnx_ir": "import jax, onnx_ir",
+    "jaxport --help": _COMMAND.format("['--help']"),
+    "jaxport export --st and the tab key": _TAB + _COMMAND.format("[]"),
     "import jaxport and a first export": """
         import jax.numpy as jnp, jaxport
         jaxport.to_onnx(jnp.tanh, [("B", 3)])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import itertools
 import random
+import re
+import resource
 import sys
-import time
 import zlib
 from collections import Counter
 from typing import Any
@@ -30,6 +31,10 @@ _tests = itertools.count(1)
 #: Which half of the variants of `check` a test runs; nothing if all.
 _halves = pytest.StashKey[int]()
 _begun = pytest.StashKey[float]()
+#: Whether a test is one of those that run whatever the time.
+_named = pytest.StashKey[bool]()
+#: So many of them are.
+MOST_NAMED = 120
 
 
 @pytest.fixture(autouse=True)
@@ -71,17 +76,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--half", type=int, default=0, choices=(0, 1), help="which half of the cases, and of their variants"
     )
     parser.addoption("--order", type=int, metavar="SEED", help="run the tests in the order that a seed draws")
-    parser.addoption("--within", type=float, metavar="SECONDS", help="begin no test later than this, and say how many")
+    parser.addoption("--first", default="", metavar="WORDS", help="first the tests that name these, whatever the time")
+    parser.addoption(
+        "--within",
+        type=float,
+        metavar="SECONDS",
+        help="begin no test after so much CPU time, from when tests are collected, and say how many",
+    )
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    session.config.stash[_begun] = time.monotonic()
+def _seconds() -> float:
+    """The CPU time of this process and of those that it has run."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    session.config.stash[_begun] = _seconds()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     within = item.config.getoption("--within")
-    if within is not None and time.monotonic() - item.config.stash[_begun] > within:
+    if within is not None and _seconds() - item.config.stash[_begun] > within and not item.stash.get(_named, False):
         pytest.skip(OUT_OF_TIME)
+
+
+def _naming(item: pytest.Item, words: frozenset[str]) -> int:
+    """How plainly a test names one of some words: 0 in its own name or that of its case, 1 in its code, 2 nowhere."""
+    if not words.isdisjoint(re.findall(r"[^\W_]+(?:_[^\W_]+)*", item.nodeid.rpartition("::")[2])):
+        return 0
+    code = getattr(getattr(item, "function", None), "__code__", None)
+    used = () if code is None else (*code.co_names, *map(str, code.co_consts))
+    return 1 if not words.isdisjoint(used) else 2
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
@@ -92,11 +119,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     than N cases, or `FEW` times as many if `sampled`.
     """
     cases = Counter(item.nodeid.partition("[")[0] for item in items)
+    words = frozenset(filter(None, config.getoption("--first").split(",")))
+    if words:
+        items.sort(key=lambda item: _naming(item, words))
+        for item in itertools.takewhile(lambda item: _naming(item, words) < 2, items[:MOST_NAMED]):
+            item.stash[_named] = True
     sampled: Counter[str] = Counter()
     half = config.getoption("--half")
     turns: Counter[str] = Counter(dict.fromkeys(cases, half))
     numbers: Counter[str] = Counter(dict.fromkeys(cases, half))
     for item in items:
+        if item.stash.get(_named, False):
+            continue
         mark = item.get_closest_marker("sampled")
         name = item.nodeid.partition("[")[0]
         if mark is not None and cases[name] >= FEW * mark.args[0]:

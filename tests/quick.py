@@ -2,7 +2,8 @@
 
 `python -m tests.quick [--base main] [--within 40] [--list] [FILE…]`: without files, those that differ from the base, or are
 not committed. A test file is the closer, the fewer imports lie between it and a changed file; one that has the changed
-file's name, or is in the folder of that name, is as close as one that imports it.
+file's name, or is in the folder of that name, is as close as one that imports it. The closest of all are those that name what
+changed lines define: a rule, an operator. Their tests that name it run first, whatever the time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import functools
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -39,6 +40,26 @@ ALWAYS = tuple(
         "versions",
     )
 )
+
+
+#: The tests that targets of their own run.
+APART = ("tests/burn/", "tests/clients/", "tests/torch/", "tests/runtimes/")
+#: Words of tables that name nothing.
+COMMON = {
+    "renamed",
+    "rule",
+    "op",
+    "since",
+    "None",
+    "True",
+    "False",
+    "dict",
+    "frozenset",
+    "lambda",
+    "for",
+    "in",
+    "import",
+}
 
 
 def changed(base: str) -> list[str]:
@@ -114,14 +135,76 @@ def distances(files: Iterable[str]) -> dict[str, int]:
     return found
 
 
-def chosen(files: Iterable[str]) -> tuple[list[str], int]:
-    """The test files to run, the closest first, and how many more can see a change."""
+def changed_lines(file: str, base: str) -> set[int]:
+    """The lines of a file that differ from where this branch left the base."""
+    git = ["git", "diff", "-U0", f"{base}...", "--", file], ["git", "diff", "-U0", "HEAD", "--", file]
+    shown = "".join(subprocess.run(each, cwd=ROOT, capture_output=True, text=True, check=False).stdout for each in git)
+    hunks = re.findall(r"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", shown, re.MULTILINE)
+    return {int(first) + index for first, count in hunks for index in range(max(1, int(count or 1)))}
+
+
+def defined(source: str, lines: set[int]) -> set[str]:
+    """What changed lines define: the names of functions, what their decorators register, the words of rows of tables.
+
+    >>> sorted(defined('renamed(floor="Floor", ceil="Ceil")', {1}) - {"renamed"})
+    ['Ceil', 'Floor', 'ceil', 'floor']
+    """
+    rows, tree = source.splitlines(), ast.parse(source).body
+    found: set[str] = set()
+    functions: dict[str, ast.FunctionDef] = {node.name: node for node in tree if isinstance(node, ast.FunctionDef)}
+    pending = [node.name for node in functions.values() if lines.intersection(_lines_of(node))]
+    for name in pending:  # those that call a changed one have changed, too
+        found.update([name, *_registered(functions[name])])
+        uses = re.compile(rf"\b{name}\b")
+        pending += [
+            other.name
+            for other in functions.values()
+            if other.name not in pending and any(uses.search(rows[line - 1]) for line in _lines_of(other))
+        ]
+    for statement in tree:
+        if not isinstance(statement, ast.FunctionDef | ast.Import | ast.ImportFrom):
+            touched = lines.intersection(_lines_of(statement))
+            found.update(word for line in touched for word in re.findall(r"[A-Za-z_]\w+", rows[line - 1]))
+    return found - COMMON
+
+
+def _lines_of(statement: ast.stmt) -> range:
+    decorators = [decorator.lineno for decorator in getattr(statement, "decorator_list", ())]
+    return range(min([statement.lineno, *decorators]), (statement.end_lineno or 0) + 1)
+
+
+def _registered(function: ast.FunctionDef) -> list[str]:
+    """The texts in the decorators of a function: the primitive or the operator that it is for."""
+    constants = [node for each in function.decorator_list for node in ast.walk(each) if isinstance(node, ast.Constant)]
+    return [node.value for node in constants if isinstance(node.value, str)]
+
+
+def chosen(files: Iterable[str], words: Collection[str] = ()) -> tuple[list[str], int]:
+    """The test files to run, the closest first, and how many more can see a change.
+
+    Args:
+      files: the files that differ.
+      words: what their changed lines define.
+    """
     files = list(files)
     near = distances(files)
+    naming = {
+        file: not {*words}.isdisjoint(re.findall(r"\w+", (ROOT / file).read_text())) if words else False
+        for file in modules().values()
+        if file.startswith("tests/")
+    }
+    near |= {file: 1 for file, names in naming.items() if names and file not in near}
     folders = {part for file in files for part in Path(file).parent.parts} - {"src", "tests"}
-    is_test = lambda file: file.startswith("tests/") and Path(file).name.startswith("test_")
+    is_test = lambda file: (
+        file.startswith("tests/") and not file.startswith(APART) and Path(file).name.startswith("test_")
+    )
     tests = sorted(
-        filter(is_test, near), key=lambda file: (near[file], -len(folders.intersection(Path(file).parts)), file)
+        filter(is_test, near),
+        key=lambda file: (
+            (not naming.get(file), -len(folders.intersection(Path(file).parts)), near[file], file)
+            if words
+            else (near[file], -len(folders.intersection(Path(file).parts)), file)
+        ),
     )
     doctests = [file for file in near if file.startswith("src/") and near[file] == 0]
     first = [file for file in dict.fromkeys([*doctests, *tests[:FILES]]) if file not in ALWAYS]
@@ -147,17 +230,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("files", nargs="*")
     parser.add_argument("--base", default="main")
-    parser.add_argument("--within", type=float, default=40, help="seconds after which no further test begins")
+    parser.add_argument("--within", type=float, default=40, help="seconds of CPU after which no further test begins")
     parser.add_argument("--jobs", default="2")
     parser.add_argument("--architecture", action="store_true", help="only the tests that look at all files")
+    parser.add_argument("--closest", action="store_true", help="only the tests closest to the change, until one fails")
     parser.add_argument("--list", action="store_true", help="only print the test files")
     given = parser.parse_args()
     if given.architecture:  # in one process: it takes seconds
         return subprocess.run([sys.executable, "-m", "pytest", "-q", *FOR_COMMITS], cwd=ROOT, check=False).returncode
     files = [file for file in given.files or changed(given.base) if file.endswith(".py")]
-    tests, more = chosen(files)
+    words = sorted(
+        {
+            w
+            for f in files
+            if f.startswith("src/") and (ROOT / f).exists()
+            for w in defined((ROOT / f).read_text(), changed_lines(f, given.base))
+        }
+    )
+    tests, more = chosen(files, words)
     print(
-        f"{len(files)} changed files; the architecture first, then these, for {given.within:g} seconds:",
+        f"{len(files)} changed files; the architecture first, then these, for {given.within:g} seconds of CPU each process:",
         *tests,
         sep="\n",
     )
@@ -165,8 +257,10 @@ def main() -> int:
         return 0
     sys.stdout.flush()
     command = [sys.executable, "-m", "pytest", "-q", "-n", given.jobs]
-    architecture, _ = streamed([*command, "--all-cases", *ALWAYS])
-    closest, late = streamed([*command, "--within", str(given.within), *tests]) if tests else (0, 0)
+    architecture, _ = (0, 0) if given.closest else streamed([*command, "--all-cases", *ALWAYS])
+    command += ["-x"] * given.closest
+    first = ["--first", ",".join(words)] if words else []
+    closest, late = streamed([*command, "--within", str(given.within), *first, *tests]) if tests else (0, 0)
     said = verdict(architecture, closest, late, more)
     print(f"make quick: {said}")
     return 1 if said == "red" else 0

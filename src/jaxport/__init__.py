@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from jaxport import collecting, deprecations
+from jaxport import collecting, deprecations, lazy_sympy
 from jaxport.errors import (
     ExportError,
     InvalidArgument,
@@ -112,6 +112,9 @@ _LAZY = {
 }
 
 
+#: Those of them that need no ONNX.
+_WITHOUT_ONNX = frozenset({"make_mox", "progress"})
+
 #: Packages that are loaded on first use, too.
 _PACKAGES = frozenset({"mox"})
 
@@ -123,6 +126,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'jaxport' has no attribute {name!r}")
     deprecations.warn(f"jaxport.{name}")
     with collecting.paused():
+        if name not in _WITHOUT_ONNX:
+            lazy_sympy.load_onnx_ir()
         value = getattr(importlib.import_module(_LAZY[name]), name)
     if f"jaxport.{name}" not in deprecations.DEPRECATED:  # each use of those warns
         globals()[name] = value

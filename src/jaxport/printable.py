@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["printable", "printable_lines"]
+import html
+import sys
+
+__all__ = ["Shown", "printable", "printable_lines", "shown", "spelled"]
+
+_SPELLINGS = {
+    "…": "...", "×": "x", "–": "-", "—": "-", "−": "-", "→": "->", "←": "<-", "≤": "<=", "≥": ">=", "≠": "!=", "≈": "~",
+    "’": "'", "‘": "'", "“": '"', "”": '"', "·": ".", "•": "*", "µ": "u", "│": "|", "─": "-", "━": "-", "└": "`", "├": "|",
+}  # fmt: skip
 
 
 def printable(text: str) -> str:
@@ -29,3 +37,47 @@ def printable_lines(text: str) -> str:
     two
     """
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
+
+
+def spelled(text: str) -> str:
+    r"""Return a text in ASCII: as it is usually spelled where there is such a spelling, otherwise as Python writes it.
+
+    >>> print(spelled("2×3 → ≥1 é"))
+    2x3 -> >=1 \xe9
+    """
+    return "".join(_SPELLINGS.get(each) or (each if each.isascii() else ascii(each)[1:-1]) for each in text)
+
+
+def shown(text: str) -> str:
+    """Return a text as the standard output can show it: a file on Windows, or a pipe under `LANG=C`, lacks characters."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return "".join(each if _has(encoding, each) else spelled(each) for each in text)
+    return text
+
+
+def _has(encoding: str, character: str) -> bool:
+    try:
+        character.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class Shown:
+    """What is shown as a text of tables: by `print`, at a prompt, and in a notebook."""
+
+    def text(self) -> str:
+        """Return the whole text."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return shown(self.text())
+
+    def __repr__(self) -> str:
+        return shown(self.text())
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.text())}</pre>"

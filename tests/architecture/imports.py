@@ -17,6 +17,7 @@ MAY_SEE: dict[str, frozenset[str]] = {
     "columns": frozenset({"printable"}),
     "errors": frozenset({"columns", "printable"}),
     "collecting": frozenset(),
+    "lazy_sympy": frozenset(),
     "deprecations": frozenset(),
     "phases": frozenset({"printable"}),
     "onnx_facts": frozenset(),

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import random
+import resource
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from tests import quick
@@ -30,6 +37,89 @@ def test_the_closest_tests_come_first_and_the_architecture_is_apart():
     assert more > 0
     assert not set(tests) & set(quick.ALWAYS)
     assert all((quick.ROOT / file).is_file() for file in quick.ALWAYS)
+
+
+def test_tests_that_name_what_changed_come_first():
+    files = ["src/jaxport/export/rules/elementwise.py"]
+    assert quick.chosen(files, {"floor"})[0][:2] == [*files, "tests/export/rules/test_elementwise.py"]
+    files = ["src/jaxport/importer/ops/elementwise.py"]
+    first = quick.chosen(files, {"Softplus"})[0][1]
+    assert first.startswith("tests/importer/")
+    assert "Softplus" in (quick.ROOT / first).read_text()
+
+
+def test_what_changed_lines_define():
+    source = """
+renamed(
+    floor="Floor",
+    ceil="Ceil",
+)
+
+@rule("cumsum", older=True)
+def cumulative(op, x, *, axis):
+    return op.CumSum(x, axis)
+"""
+    assert quick.defined(source, {3}) == {"floor", "Floor"}
+    assert quick.defined(source, {9}) == {"cumsum", "cumulative"}
+    assert quick.defined(source, {6}) == set()
+
+
+#: Lowerings that compute something else, with the same operands.
+WRONG = {
+    "op.Floor(": "op.Ceil(",
+    "op.Sin(": "op.Cos(",
+    "op.Max(": "op.Min(",
+    "op.Min(": "op.Max(",
+    "op.Sub(": "op.Add(",
+    "op.Mul(": "op.Add(",
+    "op.Greater(": "op.Less(",
+    "op.And(": "op.Or(",
+    "jnp.maximum(": "jnp.minimum(",
+    "jnp.minimum(": "jnp.maximum(",
+    "jnp.sum(": "jnp.prod(",
+    "jnp.mean(": "jnp.max(",
+    "jnp.exp(": "jnp.log1p(",
+    "jnp.floor(": "jnp.ceil(",
+    "jnp.sqrt(": "jnp.cbrt(",
+    "nn.relu(": "nn.softplus(",
+}
+CPU_SECONDS = 240  # two minutes on two cores
+
+
+def wrong_lines(folder: str) -> list[tuple[Path, int, str]]:
+    """The lines of a folder that can be made wrong, and what they become."""
+    return [
+        (path.relative_to(quick.ROOT), number, line.replace(right, wrong, 1))
+        for path in sorted((quick.ROOT / folder).rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines())
+        for right, wrong in WRONG.items()
+        if right in line and line.startswith("    ") and '"""' not in line and "#" not in line
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draw", range(3))
+@pytest.mark.parametrize("folder", ["src/jaxport/export/rules", "src/jaxport/importer/ops"])
+def test_a_wrong_lowering_is_caught(folder: str, draw: int, tmp_path: Path):
+    found = wrong_lines(folder)
+    file, number, line = random.Random(f"{os.environ.get('SEED', '1')} {folder} {draw}").choice(found)
+    for name in ("src", "tests", "examples", "benchmarks", "scripts", "docs"):
+        shutil.copytree(quick.ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "conftest.py"):
+        shutil.copy(quick.ROOT / name, tmp_path / name)
+    git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.org"]
+    for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "base"]):
+        subprocess.run([*git, *words], cwd=tmp_path, check=True)
+    lines = (tmp_path / file).read_text().splitlines()
+    lines[number] = line
+    (tmp_path / file).write_text("\n".join([*lines, ""]))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    variables = os.environ | {"PYTHONPATH": str(tmp_path / "src")}
+    command = [quick.sys.executable, "-m", "tests.quick", "--closest"]
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.stdout.endswith("make quick: red\n"), f"{file}:{number + 1} became `{line}`\n{done.stdout[-3000:]}"
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < CPU_SECONDS
 
 
 def test_tests_without_time_are_counted(tmp_path):

@@ -39,7 +39,30 @@ def test_completion_can_be_installed(capsys: pytest.CaptureFixture[str]):
         (["export"], "Missing argument 'MODULE:ATTRIBUTE'"),
         (["export", "math:hypot"], "Missing option '--output'"),
         (["export", "math:hypot", "-o", "m.onnx", "--state", "lose"], "'lose' is not one of"),
-        (["export", "math:hypot", "-o", "m.onnx", "--opset", "new"], "valid int"),
+        (
+            ["export", "math:hypot", "-o", "m.onnx", "--opset", "new"],
+            "Invalid value for '--opset': it takes a whole number",
+        ),
+        (["export", "math:hypot", "-o", "m.onnx", "--rtol", "x"], "Invalid value for '--rtol': it takes a number"),
+        (["run", "m.onnx", "--repeat", "0"], "Invalid value for '--repeat': it takes a number from 1 on"),
+        (
+            ["export", "math:hypot", "-o", "m.onnx", "--target", "webb"],
+            "Invalid value for '--target': 'webb' is not one of",
+        ),
+        (["export", "math.py:hypot", "-o", "m.onnx"], "name the module: `math:hypot`"),
+        (["export", "./models/nets.py:net", "-o", "m.onnx"], "name the module: `models.nets:net`"),
+        (
+            ["export", "math:hypot", "-o", "m.onnx", "--precision", "int8"],
+            "`jaxport.to_onnx` takes them as `calibration`",
+        ),
+        (
+            ["export", "math:hypot", "-o", "m.onnx", "-i", "B,T*"],
+            "`T*` is neither a size nor an expression of dims: it ends too early",
+        ),
+        (
+            ["export", "math:hypot", "-o", "m.onnx", "-i", "B,(T,3)"],
+            "`(T,3)` is neither a size nor an expression of dims",
+        ),
         (["export", "math:hypot", "-o", "m.onnx", "-i", "B,,"], 'jaxport.InvalidArgument: "B,," is not a valid input'),
         (["export", "math:nothing", "-o", "m.onnx", "-i", "B"], "`math` has no attribute `nothing`"),
         (["export", "math:hypot", "-o", "m.onnx", "-i", "B", "--static", "x"], '"x" is not a keyword argument'),

@@ -124,7 +124,6 @@ def test_the_traceback_is_shown_to_those_who_ask(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("file", "why"),
     [
-        ("missing.onnx", "there is no such file"),
         ("folder.onnx", "it is a folder"),
         ("text.onnx", "it is truncated"),
         ("empty.onnx", "it has no graph"),
@@ -138,6 +137,8 @@ def test_each_command_says_the_same_of_a_file_that_is_none(command, file, why, c
     error = capsys.readouterr().err
     assert error.startswith(f"jaxport.InvalidArgument: `{file}` is not an ONNX file\n  why:     {why}")
     assert "give the path of an ONNX file" in error
+    assert run(*("missing.onnx" if word == "FILE" else word for word in COMMANDS[command])) == 2
+    assert capsys.readouterr().err.startswith("jaxport.InvalidArgument: there is no file `missing.onnx`\n")
 
 
 @pytest.mark.parametrize(
@@ -218,6 +219,10 @@ def test_a_python_flag_can_be_an_input():
             "say so: `--rtol --atol`",
         ),
         ("import", '`inputs={"x": ("batch", 3)}`', '`--input "x:batch,3"`'),
+        ("export", "`inputs[0]` of `to_onnx`", "`--input`"),
+        ("export", "`input_params['mask']` of `to_onnx`", "`--input-param`"),
+        ("import", "it decides sizes: `to_source(inputs={'sr': 16000})`", "it decides sizes: `--value sr=16000`"),
+        ("run", "give it: `inputs={'sr': [1, 2]}`", "`--value sr=[1, 2]`"),
         ("inspect", 'pass `state="outputs"`', 'pass `state="outputs"`'),
         ("export", "the input `state` is missing", "the input `state` is missing"),
     ],

@@ -269,9 +269,24 @@ def test_an_account_fits_the_terminal(width: int, capsys: pytest.CaptureFixture[
     assert max(map(len, capsys.readouterr().out.splitlines())) <= width
 
 
+def test_a_tree_is_shown_down_to_a_level(capsys: pytest.CaptureFixture[str]):
+    def shown(*words: str) -> str:
+        assert run("tree", "user_nets:model", "-i", "B,4", *words) == 0
+        return capsys.readouterr().out
+
+    assert (
+        len(shown("--depth", "1").splitlines())
+        == 2
+        < len(shown("--depth", "2").splitlines())
+        < len(shown().splitlines())
+    )
+    (outermost,) = json.loads(shown("--depth", "1", "--json"))["nodes"]
+    assert outermost["nodes"] == []
+
+
 def test_names_are_completed():
     assert precisions("int8") == ["int8-dynamic", "int8"]
-    assert targets("user") == ["user_nets:"]
+    assert targets("user") == targets("user_nets:")  # of the only module, its names
     assert targets("package") == ["package.inner:", "package:"]
     assert targets("user_nets:") == [
         f"user_nets:{name}" for name in ("Declared", "Network", "model", "refused", "softened")

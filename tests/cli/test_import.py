@@ -105,7 +105,7 @@ def test_run_takes_arrays_from_files(folder: Path, capsys: pytest.CaptureFixture
     ("arguments", "message"),
     [
         (["scaled.onnx"], "the input `x` has no value"),
-        (["missing.onnx", "--random"], "there is no such file"),
+        (["missing.onnx", "--random"], "there is no file `missing.onnx`"),
         (["reshaped.onnx", "--random"], "the input `shape` cannot be sampled"),
         (["scaled.onnx", "--random", "--value", "z=[1]"], "`z` is not an input of the model"),
         (["scaled.onnx", "--random", "--value", "x"], '"x" is not a value'),

@@ -119,7 +119,7 @@ def test_the_tables_show_everything(path: Path, capsys: pytest.CaptureFixture[st
         "inputs: 1",
         "[B, 3]",
         "outputs: 1",
-        "operators: 2",
+        "operators: 2 calls",
         "MatMul",
         "functions: 1",
         "my.pkg::Activation",
@@ -181,8 +181,7 @@ def test_a_missing_file_is_one_clean_message(tmp_path: Path, capsys: pytest.Capt
     missing = tmp_path / ("long" * 40 + ".onnx")
     assert run("inspect", missing) == 2
     assert capsys.readouterr().err == (
-        f"jaxport.InvalidArgument: `{missing}` is not an ONNX file\n"
-        "  why:     there is no such file\n"
+        f"jaxport.InvalidArgument: there is no file `{missing}`\n"
         "  instead: give the path of an ONNX file, or `-` for the standard input\n"
     )
 

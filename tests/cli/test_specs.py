@@ -185,7 +185,8 @@ def test_a_precision_may_have_options(text: str | None, precision: object):
     ("text", "refused"),
     [
         ("float16,group=64", 'the precision "float16" has no options'),
-        ("int8,group=64", "`group` is unknown"),
+        ("int8,group=64", 'the precision "int8" needs batches of data'),
+        ("int8-dynamic,group=64", "`group` is unknown"),
         ("int8-dynamic,full_range=1", "`full_range` is 1"),
         ("int4,block=64", "`block` is unknown"),
         ("int4,64", '"64" is not a keyword argument'),

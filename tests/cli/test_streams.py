@@ -127,7 +127,13 @@ def test_a_model_goes_through_the_standard_streams(monkeypatch: pytest.MonkeyPat
     assert page.startswith(b"<!DOCTYPE html>")
     status, _, err = started("inspect", "-", encoding="utf-8", monkeypatch=monkeypatch, given=b"no model")
     assert status == 2
-    assert b"is not an ONNX file" in err
+    assert b"`standard input` is not an ONNX file" in err
+    status, told, _ = started("inspect", "-", encoding="utf-8", monkeypatch=monkeypatch, given=model)
+    assert b"standard input (" in told
+    assert b"/tmp" not in told
+    words = ("import", "-", "-o", "printed", "--framework", "equinox")
+    assert started(*words, encoding="utf-8", monkeypatch=monkeypatch, given=model)[0] == 0
+    assert "jaxport-" not in Path("printed/model.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -137,10 +143,32 @@ def test_each_result_is_json_if_asked_for(command: str, monkeypatch: pytest.Monk
     assert json.loads(out) or command == "diff"
 
 
+RESULTS = {
+    "export": "out.onnx\n",
+    "verify": "`modell.onnx` agrees in JAX and in ONNX Runtime\n",
+    "import": f"{Path('out/model.py')}\n{Path('out/model.safetensors')}\n",
+    "optimize": "out.onnx\n",
+    "diff": "the files are the same\n",
+    "extract": "out.onnx\n",
+    "view": "größe.html\n",
+    "sub": "out.onnx\n",
+}
+"""What `-q` leaves of what a command prints; all, where nothing stands here."""
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_nothing_is_printed_if_asked_for(command: str, monkeypatch: pytest.MonkeyPatch):
-    status, out, err = started(command, *WORDS[command], "-q", encoding="utf-8", monkeypatch=monkeypatch)
-    assert (status, out, err) == (0, b"", b"")
+def test_the_result_is_all_that_is_printed_if_asked_for(command: str, monkeypatch: pytest.MonkeyPatch):
+    words = [word for word in WORDS[command] if word not in ("--explain", "--per-block")]
+    status, out, err = started(command, *words, "-q", encoding="utf-8", monkeypatch=monkeypatch)
+    assert (status, err) == (0, b"")
+    assert out.decode() == RESULTS.get(command, out.decode() or "a result")
+
+
+def test_a_file_on_the_standard_output_is_all_of_a_result(monkeypatch: pytest.MonkeyPatch):
+    words = ("export", "user_names:größe", "-i", "B,4", "-o", "-", "-q")
+    status, out, err = started(*words, encoding="utf-8", monkeypatch=monkeypatch)
+    assert (status, err) == (0, b"")
+    onnx.checker.check_model(onnx.load_from_string(out))
 
 
 def test_phases_are_told_and_logged(monkeypatch: pytest.MonkeyPatch):

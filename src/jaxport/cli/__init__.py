@@ -25,16 +25,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Traceback (most recent call last):
     SystemExit: 2
     """
-    from jaxport.cli import files
-    from jaxport.cli.app import app, options_of
-    from jaxport.cli.terminal import failures, output, streams
+    try:
+        _run(sys.argv[1:] if arguments is None else list(arguments))
+    except KeyboardInterrupt:  # while modules are loaded: later, the commands end so themselves
+        sys.exit(130)
 
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    output.reset(words)
-    with streams.readable():
+
+def _run(words: Sequence[str]) -> None:
+    from jaxport import collecting
+    from jaxport.cli.terminal import streams
+
+    with streams.opened(), streams.readable():
+        with collecting.paused():
+            from jaxport.cli import files
+            from jaxport.cli.app import app, options_of
+            from jaxport.cli.terminal import completion, failures, output
+
+        output.reset(words)
         try:
-            app(args=words, prog_name="jaxport")
+            if completion.answered(words):
+                sys.exit(0)
+            with completion.in_bash():
+                app(args=words, prog_name="jaxport")
         except Exception as error:
+            if streams.refused_by(error):
+                raise
             status = failures.report(error, options_of(words))
             if status is None:  # a bug in this package: its traceback is what a report needs
                 raise

@@ -13,16 +13,15 @@ from jaxport import __version__
 from jaxport.cli import specs
 from jaxport.cli.comparing import report_values, show_difference
 from jaxport.cli.decoders import DecoderOption, parse_decoder
-from jaxport.cli.files import STANDARD, model_file, output_file, output_folder, written
+from jaxport.cli.files import STANDARD, as_given, model_file, output_file, output_folder, written
 from jaxport.cli.graphs import extract, optimize
 from jaxport.cli.importing import import_model, run_model
 from jaxport.cli.programs import show_account, show_query, show_tree, substitute, view
 from jaxport.cli.reporting import reporting
-from jaxport.cli.summary import load_model, summarize
-from jaxport.cli.tables import file_size, key_values, nodes_of, summary_view
+from jaxport.cli.tables import file_size, key_values, nodes_of, summary_view, typed
 from jaxport.cli.targets import declared_inputs, inputs_of_file, load_target
 from jaxport.cli.terminal import completion
-from jaxport.cli.terminal.output import command, settings, tell
+from jaxport.cli.terminal.output import command, remark, settings, tell
 from jaxport.columns import counted
 from jaxport.errors import InvalidArgument, VerificationFailed
 
@@ -35,7 +34,13 @@ if TYPE_CHECKING:
 __all__ = ["app", "options_of"]
 
 # Plain help: the boxes of rich cut words off in a terminal of 80 columns.
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    cls=completion.Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 _TARGET_HELP = (
     "module:attribute: a model object, a function, a class or a function without parameters (both are called), "
@@ -243,8 +248,7 @@ def export(
                 )
                 comparisons.append(compared)
                 report.compared += f"{compared}\n"
-                if not settings.as_json:
-                    tell({}, str(compared))
+                remark(str(compared))
                 if not compared.ok:
                     raise VerificationFailed(
                         f"`{output}` was not written", why="the exported model and the function differ"
@@ -262,6 +266,8 @@ def _save(
     explained: str | None,
 ) -> None:
     """Write what was exported, and print what it is."""
+    from jaxport.cli.summary import summarize
+
     with written(output) as file:
         if step:
             file = step.save(exported, before, file, external_data)
@@ -271,8 +277,8 @@ def _save(
     name = "standard output" if output == STANDARD else str(file)
     rows = {
         "written": f"{name} ({file_size(summary.file_bytes)})",
-        "inputs": ", ".join(tensor.name for tensor in summary.inputs),
-        "outputs": ", ".join(tensor.name for tensor in summary.outputs),
+        "inputs": ", ".join(map(typed, summary.inputs)),
+        "outputs": ", ".join(map(typed, summary.outputs)),
         "nodes": nodes_of(summary),
         "weights": f"{counted(summary.element_count, 'element')}, {file_size(summary.weight_bytes)}",
         "needs": str(exported.requirements).splitlines()[0],
@@ -284,7 +290,7 @@ def _save(
         values["compared"] = [report_values(report) for report in comparisons]
     if explained is not None:
         values["explained"] = explained
-    tell(values, key_values(rows))
+    tell(values, key_values(rows), brief="" if output == STANDARD else name)
 
 
 @command(app, "inspect")
@@ -296,7 +302,10 @@ def inspect(
 
     These are its inputs, outputs, sizes, operators and modules.
     """
+    from jaxport.cli.summary import summarize
+
     summary = summarize(model_file(model))
+    summary = dataclasses.replace(summary, file=as_given(summary.file))
     tell(dataclasses.asdict(summary), summary_view(summary, everything=everything))
 
 
@@ -352,7 +361,7 @@ def verify(
     if per_block:
         again = exported_like(path, function, positional, signature)
         report = dataclasses.replace(report, blocks=again.verify(per_block=True, **runs).blocks)
-    tell(report_values(report), str(report))
+    tell(report_values(report), str(report), brief=str(report).partition("\n")[0])
     if not report.ok:
         raise typer.Exit(1)
 
@@ -360,6 +369,7 @@ def verify(
 def exported_like(path: Path, function: PythonFunction, inputs: list[object], signature: Parameters) -> Exported:
     """Export a callable as a file was exported: for its target, and in its precision."""
     import jaxport
+    from jaxport.cli.summary import load_model
 
     recorded = load_model(path).metadata_props
     return jaxport.to_onnx(
@@ -381,6 +391,18 @@ command(app, "view")(view)
 command(app, "query")(show_query)
 command(app, "sub")(substitute)
 command(app, "account")(show_account)
+
+
+def _commands() -> list[str]:
+    return [str(registered.name) for registered in app.registered_commands]
+
+
+@app.command("help", cls=completion.Command)
+def show_help(
+    name: Annotated[str | None, typer.Argument(metavar="COMMAND", help="A command.", autocompletion=_commands)] = None,
+) -> None:
+    """Show the options of a command."""
+    app(args=["--help"] if name is None else [name, "--help"], prog_name="jaxport")
 
 
 def options_of(words: Sequence[str]) -> frozenset[str]:

@@ -7,17 +7,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 
 from jaxport.cli.files import model_file
-from jaxport.cli.summary import Summary, TensorRow, load_model, summarize
 from jaxport.cli.tables import shape_text, table
 from jaxport.cli.terminal.output import tell
 from jaxport.columns import counted
 from jaxport.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from jaxport.cli.summary import Summary, TensorRow
     from jaxport.verify import Report
 
 __all__ = ["report_values", "show_difference"]
@@ -55,6 +56,8 @@ def show_difference(first: First, second: Second) -> None:
     What is compared: operator sets, inputs, outputs, operators, modules, and the values of tensors. The status is 1 if
     they differ.
     """
+    from jaxport.cli.summary import summarize
+
     if first == second == Path("-"):
         raise InvalidArgument("both files are the standard input", instead="name at least one file")
     paths = model_file(first), model_file(second)
@@ -96,6 +99,8 @@ def _changed(what: str, one: Mapping[str, object], other: Mapping[str, object]) 
 
 def _tensors(first: Path, second: Path) -> Iterable[Row]:
     """Yield the tensors that only one file has, or that have other values."""
+    from jaxport.cli.summary import load_model
+
     one, other = (
         {
             value.name or "": value.const_value
@@ -120,6 +125,8 @@ def _tensors(first: Path, second: Path) -> Iterable[Row]:
 
 
 def _distance(one: np.ndarray, other: np.ndarray) -> str:
+    import numpy as np
+
     try:
         largest = np.max(np.abs(one.astype(np.float64) - other.astype(np.float64)))
     except _TYPES:  # strings

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from jaxport.errors import InvalidArgument
 
-__all__ = ["STANDARD", "model_file", "output_file", "output_folder", "written"]
+__all__ = ["STANDARD", "as_given", "model_file", "output_file", "output_folder", "written"]
 
 STANDARD = Path("-")
 """What stands for the standard input or output."""
@@ -29,21 +30,23 @@ def model_file(path: Path | str) -> Path:
     from jaxport.importer.loading.load import unreadable
 
     path = _from_standard_input() if Path(path) == STANDARD else Path(path)
+    instead = "give the path of an ONNX file, or `-` for the standard input"
+    if not path.exists():
+        raise InvalidArgument(f"there is no file `{path}`", instead=instead)
     reason = unreadable(path)
     if reason:
-        raise InvalidArgument(
-            f"`{path}` is not an ONNX file",
-            why=reason,
-            instead="give the path of an ONNX file, or `-` for the standard input",
-        )
+        raise InvalidArgument(f"`{path}` is not an ONNX file", why=reason, instead=instead)
     return path
 
 
 def _from_standard_input() -> Path:
-    with tempfile.NamedTemporaryFile(prefix="jaxport-", suffix=".onnx", delete=False) as file:
-        _temporary.append(Path(file.name))
-        file.write(sys.stdin.buffer.read())
-    return Path(file.name)
+    if sys.stdin is None:
+        raise InvalidArgument("the standard input is closed", instead="give the path of an ONNX file")
+    folder = Path(tempfile.mkdtemp(prefix="jaxport-"))
+    _temporary.append(folder)
+    file = folder / "model.onnx"  # whose name printed source has, where the file itself has none
+    file.write_bytes(sys.stdin.buffer.read())
+    return file
 
 
 _temporary: list[Path] = []
@@ -52,7 +55,14 @@ _temporary: list[Path] = []
 def remove_temporary() -> None:
     """Remove what was read from the standard input."""
     while _temporary:
-        _temporary.pop().unlink(missing_ok=True)
+        shutil.rmtree(_temporary.pop(), ignore_errors=True)
+
+
+def as_given(text: str) -> str:
+    """Return a text with the standard input in place of the file that it was read into."""
+    for folder in _temporary:
+        text = text.replace(str(folder / "model.onnx"), "standard input")
+    return text
 
 
 def output_file(path: Path, option: str = "--output") -> Path:

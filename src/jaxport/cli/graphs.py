@@ -6,26 +6,28 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import jax
-import onnx_ir as ir
 import typer
-from rich.table import Table
 
 from jaxport.cli import specs
 from jaxport.cli.files import STANDARD, model_file, output_file, written
-from jaxport.cli.summary import Summary, summarize
-from jaxport.cli.tables import file_size, key_values, table
+from jaxport.cli.tables import file_size, key_values, table, typed
 from jaxport.cli.terminal.output import settings, tell
 from jaxport.columns import counted
 from jaxport.errors import InvalidArgument, VerificationFailed
-from jaxport.importer.segments import calls_of_modules, segments
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+    from rich.table import Table
+
+    from jaxport.cli.summary import Summary
     from jaxport.export.delivery.targets import TargetName
     from jaxport.export.exported import Exported
     from jaxport.importer.program import Program
     from jaxport.importer.traced.assumptions import Assumptions
     from jaxport.verify.report import Output
+
+    Ends = Mapping[str, list[ir.Value]]
+    """The values that a name stands for, by name."""
 
 __all__ = ["extract", "optimize"]
 
@@ -59,6 +61,7 @@ def optimize(
     written if they differ. Inputs, outputs and parameters keep their names and types.
     """
     import jaxport
+    from jaxport.cli.summary import summarize
 
     settings.file_is_output = output == STANDARD
     output_file(output)
@@ -98,11 +101,14 @@ def optimize(
                 + (f", at {'; '.join(dict.fromkeys(at))}" if any(at) else ""),
             }
         ),
+        brief="" if output == STANDARD else name,
     )
 
 
 def _again(program: Program, target: TargetName) -> Exported:
     """Export a program with the inputs, outputs and names of its file."""
+    import jax
+
     import jaxport
     from jaxport.importer.traced.assumptions import with_assumptions
     from jaxport.importer.traced.input_specs import input_specs
@@ -172,10 +178,6 @@ def _before_and_after(before: Summary, after: Summary) -> Table:
     return table("", ["", "before", "after"], rows)
 
 
-Ends = Mapping[str, list[ir.Value]]
-"""The values that a name stands for, by name."""
-
-
 def extract(
     model: Model,
     output: Written,
@@ -205,7 +207,11 @@ def extract(
     The part lies between tensors or modules, which may be repeated: --from encoder.layers.0 --to encoder.layers.3. Of a
     module that is called several times, all calls are meant. The names of modules are those that "jaxport inspect" shows.
     """
+    import onnx_ir as ir
+
     import jaxport
+    from jaxport import saving
+    from jaxport.cli.summary import summarize
 
     settings.file_is_output = output == STANDARD
     output_file(output)
@@ -235,7 +241,6 @@ def extract(
         functions=list(whole.functions.values()),
     )
     part.graph.opset_imports.update(whole.opset_imports)
-    from jaxport import saving
 
     with written(output) as file:
         saving.save(part, file)
@@ -253,11 +258,12 @@ def extract(
         key_values(
             {
                 "written": f"{name} ({file_size(summary.file_bytes)})",
-                "inputs": ", ".join(tensor.name for tensor in summary.inputs),
-                "outputs": ", ".join(tensor.name for tensor in summary.outputs),
+                "inputs": ", ".join(map(typed, summary.inputs)),
+                "outputs": ", ".join(map(typed, summary.outputs)),
                 "nodes": f"{nodes:,} of {counted(all_nodes, 'node')}",
             }
         ),
+        brief="" if output == STANDARD else name,
     )
 
 
@@ -266,6 +272,8 @@ def _ends(program: Program) -> tuple[Ends, Ends]:
 
     Of a module that is called several times, those that none of its calls makes, and those that none of them needs.
     """
+    from jaxport.importer.segments import calls_of_modules, segments
+
     graph = program.model.graph
     values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
     entering: dict[str, list[ir.Value]] = {value.name: [value] for value in values if value.name}
@@ -290,6 +298,8 @@ def _ends(program: Program) -> tuple[Ends, Ends]:
 
 def _read(node: ir.Node) -> Iterable[ir.Value]:
     """Yield the values that a node reads, those that its branches take from outside too."""
+    import onnx_ir as ir
+
     made: set[ir.Value] = set()
     pending = [node]
     while pending:
@@ -355,6 +365,7 @@ def _with_types(model: ir.Model, values: Iterable[ir.Value], path: Path) -> None
     values = list(values)
     if all(value.type is not None and value.shape is not None for value in values):
         return
+    import onnx_ir as ir
     from onnx_ir.passes.common import ShapeInferencePass
 
     inferred = model.clone()

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 import typer
-from rich.text import Text
 
 from jaxport.cli import specs
 from jaxport.cli.comparing import report_values
@@ -20,17 +18,14 @@ from jaxport.cli.files import STANDARD, model_file, output_file, output_folder
 from jaxport.cli.specs import given_twice
 from jaxport.cli.tables import file_size, key_values, table
 from jaxport.cli.targets import torch_program
-from jaxport.cli.terminal.output import settings, tell
+from jaxport.cli.terminal.output import remark, tell
 from jaxport.columns import counted
 from jaxport.errors import InvalidArgument, VerificationFailed
 from jaxport.files import publish
-from jaxport.verify.comparing import Tolerance
-from jaxport.verify.importing import Comparison
-from jaxport.verify.report import Report
-from jaxport.verify.running import Sampling
 
 if TYPE_CHECKING:
     import jax
+    import numpy as np
 
     from jaxport.importer.program import Program
     from jaxport.jaxprs import Parameters, PythonFunction
@@ -71,6 +66,7 @@ Inputs = Annotated[
     list[str],
     typer.Option(
         "--input",
+        "-i",
         default_factory=list,
         show_default=False,
         metavar="NAME:SIZES",
@@ -143,8 +139,7 @@ def import_model(
             (folder / f"{number}-{phase.name}.txt").write_text(f"{phase}\n", encoding="utf-8")
     if verify:
         report = program.verify(known, sizes=specs.parse_sizes(sizes), rtol=rtol, atol=atol, check=False)
-        if not settings.as_json:
-            tell({}, str(report))
+        remark(str(report))
         if not report.ok:
             raise VerificationFailed(f"`{output}` was not written", why="JAX and ONNX Runtime differ")
     source = program.to_source(output, inputs=described, framework=framework, strict=keep_guards)
@@ -173,6 +168,7 @@ def import_model(
                 "weights": f"{counted(elements, 'element')} in {counted(len(source.tensors), 'tensor')}",
             }
         ),
+        brief="\n".join(map(str, files)),
     )
 
 
@@ -217,7 +213,13 @@ def run_model(
 
     Outputs and times are printed; the status is 1 if the two sides differ.
     """
+    from rich.text import Text
+
     import jaxport
+    from jaxport.verify.comparing import Tolerance
+    from jaxport.verify.importing import Comparison
+    from jaxport.verify.report import Report
+    from jaxport.verify.running import Sampling
 
     if save is not None:
         if save == STANDARD:
@@ -265,6 +267,7 @@ def run_model(
         Text(),
         table(title, columns, rows, right=columns[2:]),
         *([f"outputs written to {save}"] if save is not None else []),
+        brief=key_values({name: _shown(array) for name, array in results.items()}),
     )
     if not report.ok:
         raise typer.Exit(1)
@@ -283,6 +286,8 @@ class _Timing:
     in_runtime: list[float]
 
     def rows(self) -> Iterator[tuple[str, ...]]:
+        import numpy as np
+
         shown = ", ".join(f"{name}={size}" for name, size in self.sizes.items()) or "-"
         ratio = min(self.in_jax) / min(self.in_runtime)
         for side, first, seconds, relative in (
@@ -293,6 +298,8 @@ class _Timing:
             yield shown, side, first, *times, relative
 
     def values(self) -> dict[str, object]:
+        import numpy as np
+
         return {
             "sizes": dict(self.sizes),
             "compile_seconds": self.compilation,
@@ -321,12 +328,16 @@ def _described(array: np.ndarray) -> dict[str, object]:
 
 
 def _save(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    import numpy as np
+
     with file.open("wb") as stream:
         np.savez(stream, **arrays)  # type: ignore[arg-type]
 
 
 def _arrays(file: Path | None) -> dict[str, np.ndarray]:
     """Return the arrays of the file of `--inputs`."""
+    import numpy as np
+
     if file is None:
         return {}
     try:
@@ -393,6 +404,8 @@ def parse_values(texts: Iterable[str]) -> Parameters:
 
 
 def _array(path: str) -> np.ndarray:
+    import numpy as np
+
     try:
         return np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:

@@ -100,23 +100,32 @@ def _of_file(model: str, args: Sequence[object]) -> Mox:
         return jaxport.make_mox(program)(*(arguments[name] for name in program.input_names)), assumed
 
     mox, assumed = with_assumptions(attempt, Assumptions(constraints))
-    for line in assumed.beyond(constraints).lines():
+    for line in [] if settings.quiet else assumed.beyond(constraints).lines():
         typer.echo(line, err=True)
     return mox
 
 
-def show_tree(model: Model, inputs: Inputs) -> None:
+def show_tree(
+    model: Model,
+    inputs: Inputs,
+    depth: Annotated[
+        int | None, typer.Option("--depth", min=1, metavar="LEVELS", help="Show modules down to this level only.")
+    ] = None,
+) -> None:
     """Show a model as a tree of modules and equations."""
     mox = load_mox(model, inputs)
-    tell(_tree(mox) if settings.as_json else {}, str(mox))
+    tell(_tree(mox, depth) if settings.as_json else {}, str(mox if depth is None else mox.fold(depth)))
 
 
-def _tree(mox: Mox) -> dict[str, object]:
-    """Return a Mox as nested values, one per node of its tree."""
+def _tree(mox: Mox, depth: int | None) -> dict[str, object]:
+    """Return a Mox as nested values, one per node of its tree that is at most so deep."""
     inside: dict[Node | None, list[object]] = {None: []}
+    levels: dict[Node | None, int] = {}
     for node in mox.tree.nodes:
         inside[node] = []
-        inside[node.parent].append({**_values(node), "nodes": inside[node]})
+        levels[node] = levels.get(node.parent, 0) + 1
+        if depth is None or levels[node] <= depth:
+            inside[node.parent].append({**_values(node), "nodes": inside[node]})
     return {"name": mox.name, "nodes": inside[None]}
 
 
@@ -149,7 +158,7 @@ def view(
     output_file(output)
     with written(output) as file:
         load_mox(model, inputs).show().save(file)
-    tell({"written": str(output)}, f"{output}")
+    tell({"written": str(output)}, f"{output}", brief="" if output == STANDARD else str(output))
 
 
 def show_query(model: Model, query: Query, inputs: Inputs, expect: Expected = None, strict: Strict = True) -> None:
@@ -224,6 +233,7 @@ def substitute(
                 "written": f"{name} ({file_size(size)})",
             }
         ),
+        brief="" if output == STANDARD else name,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import inspect
 import platform
 import shlex
@@ -109,6 +108,8 @@ def _fenced(text: str, language: str = "text") -> str:
 
 
 def _versions() -> str:
+    import importlib.metadata
+
     rows = [("Python", platform.python_version()), ("platform", platform.platform())]
     for package in PACKAGES:
         try:

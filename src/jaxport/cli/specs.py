@@ -19,9 +19,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
-import ml_dtypes  # noqa: F401 - registers bfloat16 and its kin with NumPy
-import numpy as np
-
 from jaxport.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -44,7 +41,6 @@ Dim = int | str | None
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 _INPUT = re.compile(r"(?:(?P<name>[^:\[\]]*):)?(?:(?P<dtype>[^:\[\],]*)\[(?P<bracketed>.*)\]|(?P<bare>[^\[\]]*))")
-_EXPRESSION = re.compile(r"[\w\s+*/%(),-]*[A-Za-z_][\w\s+*/%(),-]*")
 _FLAG = "flag"
 """Stands for the dtype of a Python flag that the model takes at run time: `--input-param deterministic:bool`."""
 _EXAMPLES = 'write it like "B,224,224,3", "ids:int32[B,T]" or "scale:float32[]"'
@@ -105,6 +101,8 @@ def parse_input(text: str) -> InputSpec:
     if bare and _is_dtype(bare):
         raise _malformed(text, f"`{bare}` is a dtype, and its dims are missing")
     dims = bracketed if bracketed is not None else bare
+    if dims[:1] + dims[-1:] == "()" and len(split_sizes(dims)) == 1 and "," in dims:  # as Python writes a tuple
+        dims = dims[1:-1]
     return InputSpec(name, dtype or None, tuple(_dim(text, dim) for dim in split_sizes(dims)) if dims else ())
 
 
@@ -183,6 +181,12 @@ def parse_precision(text: str | None) -> Named | None:
     >>> parse_precision("float16"), parse_precision("int4,group=64,symmetric=True")
     ('float16', Int4(group=64, symmetric=True))
     """
+    if text is not None and text.partition(",")[0].strip() == "int8":
+        raise InvalidArgument(
+            'the precision "int8" needs batches of data',
+            where="`--precision`",
+            instead='"int8-dynamic" needs none; `jaxport.to_onnx` takes them as `calibration`',
+        )
     if text is None or "," not in text:
         return cast("Named | None", text)  # which `to_onnx` checks
     from jaxport.export.precision.names import PRECISIONS
@@ -284,13 +288,21 @@ def _dim(text: str, dim: str) -> Dim:
         return None
     if not dim:
         raise _malformed(text, "one of its dims is empty")
-    if not _EXPRESSION.fullmatch(dim) or dim.count("(") != dim.count(")"):
-        raise _malformed(text, f"`{dim}` is neither a size nor an expression of dims")
+    from jaxport.jaxprs.dim_text import symbols
+
+    try:
+        if not symbols(dim):
+            raise InvalidArgument("it has no name", why="it has no name")
+    except InvalidArgument as error:
+        raise _malformed(text, f"`{dim}` is neither a size nor an expression of dims: {error.why}") from error
     return dim
 
 
 def _is_dtype(name: str) -> bool:
     """Whether `name` is the full name of a dtype: "int32" is one, NumPy's short form "i4" and a dim "B" are not."""
+    import ml_dtypes  # noqa: F401 - registers bfloat16 and its kin with NumPy
+    import numpy as np
+
     try:
         return name.isidentifier() and np.dtype(name).name == name
     except TypeError:

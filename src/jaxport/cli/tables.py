@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-from rich.tree import Tree
-
-from jaxport.cli.summary import ModuleRow, Summary, TensorRow
 from jaxport.columns import counted
 from jaxport.printable import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.tree import Tree
+
+    from jaxport.cli.summary import ModuleRow, Summary, TensorRow
 
 __all__ = [
     "console",
@@ -25,6 +26,7 @@ __all__ = [
     "shape_text",
     "summary_view",
     "table",
+    "typed",
 ]
 
 
@@ -44,6 +46,9 @@ def file_size(count: int) -> str:
 
 def key_values(rows: Mapping[str, object]) -> Table:
     """Return a table of two columns without a header; values are shown as they are, but `printable`."""
+    from rich.table import Table
+    from rich.text import Text
+
     made = Table(show_header=False, box=None)
     made.add_column(style="cyan")
     made.add_column(overflow="fold")
@@ -60,7 +65,7 @@ def nodes_of(summary: Summary) -> str:
 
 def operator_table(operators: Mapping[str, int]) -> Table:
     """Return the operators of a model and how often it calls each."""
-    return table(f"operators: {sum(operators.values())}", ["operator", "calls"], operators.items())
+    return table(f"operators: {counted(sum(operators.values()), 'call')}", ["operator", "calls"], operators.items())
 
 
 def summary_view(summary: Summary, *, everything: bool = False) -> RenderableType:
@@ -70,6 +75,9 @@ def summary_view(summary: Summary, *, everything: bool = False) -> RenderableTyp
       summary: the contents of the file.
       everything: whether to list every initializer, not only the largest.
     """
+    from rich.console import Group
+    from rich.text import Text
+
     tensors = [*summary.initializers, *summary.in_nodes]
     shown = tensors if everything else sorted(tensors, key=lambda tensor: -tensor.bytes)[:10]
     title = f"initializers: {len(summary.initializers)}"
@@ -109,6 +117,8 @@ def console(stream: TextIO | None = None) -> Console:
     Args:
       stream: where it writes; by default the standard output.
     """
+    from rich.console import Console
+
     plain = Console(highlight=False, file=stream)
     wide = plain.is_terminal or "COLUMNS" in os.environ
     return plain if wide else Console(highlight=False, width=160, file=stream)
@@ -123,6 +133,9 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], 
       rows: the cells.
       right: the columns that are aligned to the right, besides those of numbers that all tables have.
     """
+    from rich.table import Table
+    from rich.text import Text
+
     made = Table(title=Text(printable(title)) if title else None, title_justify="left", title_style="bold")
     for column in columns:
         numeric = column in ("calls", "size", "before", "after", *right)
@@ -146,6 +159,7 @@ def _tensors(title: str, tensors: Sequence[TensorRow], roles: Mapping[str, str] 
 def shape_text(tensor: TensorRow) -> str:
     """Return the shape of a tensor, with `?` for an unknown dim.
 
+    >>> from jaxport.cli.summary import TensorRow
     >>> shape_text(TensorRow("x", "float32", ("B", 3, None)))
     '[B, 3, ?]'
     """
@@ -154,7 +168,20 @@ def shape_text(tensor: TensorRow) -> str:
     return f"[{', '.join('?' if dim is None else str(dim) for dim in tensor.shape)}]"
 
 
+def typed(tensor: TensorRow) -> str:
+    """Return an input or an output with its dtype and shape.
+
+    >>> from jaxport.cli.summary import TensorRow
+    >>> typed(TensorRow("x", "float32", ("B", 3)))
+    'x float32[B, 3]'
+    """
+    return f"{tensor.name} {tensor.dtype}{shape_text(tensor)}"
+
+
 def _module_tree(modules: Sequence[ModuleRow]) -> Tree:
+    from rich.text import Text
+    from rich.tree import Tree
+
     root = Tree(Text(f"modules: {len(modules)}", style="bold"))
     branches = [root]  # from the root to the block that was added last
     for module in modules:

@@ -14,14 +14,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import jax
-import numpy as np
-
 from jaxport.cli import specs
 from jaxport.errors import InvalidArgument, JaxportError
-from jaxport.export.specs import BATCH
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from jaxport.importer.program import Program
     from jaxport.importer.ties import Ties
     from jaxport.jaxprs import Parameters, PythonFunction
@@ -62,6 +60,13 @@ def load_target(text: str) -> PythonFunction:
     module_name, colon, expression = text.partition(":")
     if not colon or not module_name or not expression:
         raise InvalidArgument(f'"{text}" is not a target', instead=_INSTEAD)
+    if module_name.endswith(".py") or "/" in module_name:
+        parts = [part for part in Path(module_name).with_suffix("").parts if part not in (".", "/")]
+        raise InvalidArgument(
+            f"`{module_name}` is a path",
+            where="the target",
+            instead=f"name the module: `{'.'.join(parts)}:{expression}`",
+        )
     names, call = _parsed(expression)
     target: Any = _module(module_name)
     for position, name in enumerate(names):
@@ -241,6 +246,8 @@ def torch_program(
       InvalidArgument: an option is malformed, there is no input, or the target is no module.
       NotInstalled: PyTorch is not installed.
     """
+    import numpy as np
+
     import jaxport
 
     module = load_target(target)
@@ -283,6 +290,8 @@ def torch_program(
 
 def _example(dtype: str | None, sizes: Sequence[int]) -> object:
     """Return an example tensor: normal floats; ones, which are valid as indices and as masks."""
+    import numpy as np
+
     kind = np.dtype(dtype or "float32")
     numbers = np.random.default_rng(0)
     return _tensor((numbers.standard_normal(sizes) if kind.kind == "f" else np.ones(sizes)).astype(kind))
@@ -301,12 +310,15 @@ _ATTRIBUTES = ("inputs", "input_specs", "example_inputs")
 def declared_inputs(target: PythonFunction) -> list[Any] | None:
     """Return the inputs that a model declares, as `jaxport.to_onnx` takes them; None if it declares none.
 
+    >>> import jax
     >>> def scaled(x):
     ...     return 2 * x
     >>> scaled.inputs = [jax.ShapeDtypeStruct((3,), "float32")]
     >>> declared_inputs(scaled)
     [ShapeDtypeStruct(shape=(3,), dtype=float32)]
     """
+    import jax
+
     for name in _ATTRIBUTES:
         declared = getattr(target, name, None)
         if declared is None or callable(declared):
@@ -320,6 +332,10 @@ def declared_inputs(target: PythonFunction) -> list[Any] | None:
 
 def _spec(leaf: Any) -> object:
     """Return a specification; sizes that are open (None) are the batch in front, and names of their own elsewhere."""
+    import jax
+
+    from jaxport.export.specs import BATCH
+
     name = "".join(character if character.isalnum() else "_" for character in getattr(leaf, "name", "") or "dim")
     sizes = tuple(
         size if size is not None else (BATCH if axis == 0 else f"{name}_{axis}") for axis, size in enumerate(leaf.shape)
@@ -333,6 +349,8 @@ def inputs_of_file(path: Path) -> list[Any]:
     Raises:
       InvalidArgument: it does not declare the shapes.
     """
+    import jax
+
     from jaxport.importer.loading.load import as_written
 
     model = as_written(path)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from jaxport.columns import titled
 from jaxport.graph.editing import operator_name
+from jaxport.printable import Shown
 
 if TYPE_CHECKING:
     from jaxport.export.delivery.requirements import Requirements
@@ -41,8 +42,8 @@ class EquationRow:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Shown):
     """How the equations of a program were exported; its text is a table.
 
     >>> import jaxport
@@ -77,7 +78,8 @@ class Explanation:
                 rows.append(EquationRow(place.source, place.path, place.primitive, rule, nodes, record.note))
         return cls(tuple(rows), tuple(calls), tuple(passes), requirements)
 
-    def __str__(self) -> str:
+    def text(self) -> str:
+        """Return a row for each equation, each call of a function and each pass."""
         equations = [(row.source, row.path, row.primitive, row.rule, _cell(row)) for row in self.rows]
         calls = [(call.source, call.path, call.function, call.note) for call in self.calls]
         passes = [(report.name, report.text) for report in self.passes]

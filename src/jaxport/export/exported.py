@@ -23,7 +23,7 @@ from jaxport.export.passes.inlining import inlining
 from jaxport.export.ports import Port
 from jaxport.jaxprs import Parameters, dims
 from jaxport.jaxprs.alike import same_value
-from jaxport.printable import printable
+from jaxport.printable import printable, shown
 
 if TYPE_CHECKING:
     import onnx
@@ -62,10 +62,11 @@ class Exported(ExportedModel):
 
     def __repr__(self) -> str:
         count = sum(1 for _ in self.model.graph.all_nodes())
-        return printable(
+        text = printable(
             f"<Exported {self.model.graph.name}: ({_signature(self._ports)}) -> ({_signature(self.outputs)}), "
             f"{count} {'node' if count == 1 else 'nodes'}, opset {self.model.opset_imports['']}>"
         )
+        return shown(text)
 
     @property
     def proto(self) -> onnx.ModelProto:

@@ -200,7 +200,7 @@ class SpecReader:
         if self.scope is None:
             self.scope = self._new_scope()
         try:
-            (result,) = export.symbolic_shape(text, scope=self.scope)
+            sizes = export.symbolic_shape(text, scope=self.scope)
         except Exception as error:  # JAX raises several kinds for a malformed expression
             raise InvalidArgument(
                 f"{dim!r} is not a dimension",
@@ -208,7 +208,10 @@ class SpecReader:
                 why=str(error).splitlines()[0],
                 instead="use a name, a size, or an expression of names such as 2*B + 1",
             ) from error
-        return result
+        if len(sizes) != 1:
+            listed = ", ".join(str(size) if isinstance(size, int) else f'"{size}"' for size in sizes)
+            raise InvalidArgument(f"{dim!r} is {len(sizes)} sizes", where=where, instead=f"list them: ({listed})")
+        return sizes[0]
 
     def _new_scope(self) -> Any:
         try:

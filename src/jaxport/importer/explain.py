@@ -21,7 +21,7 @@ from jaxport.importer.traced.recorded_program import record
 from jaxport.importer.values.dtypes import STRING
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Recorded, Step
-from jaxport.printable import printable, printable_lines
+from jaxport.printable import Shown, printable, printable_lines
 
 __all__ = ["GraphExplanation", "Phase", "explain", "summary"]
 
@@ -29,8 +29,8 @@ LONGEST_VALUE = 60
 _OWN = "jaxport.importer.ops."
 
 
-@dataclass(frozen=True)
-class Phase:
+@dataclass(frozen=True, repr=False)
+class Phase(Shown):
     """The graph after one phase: a table with a title, a header and one row for each node."""
 
     name: str
@@ -39,13 +39,14 @@ class Phase:
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
 
-    def __str__(self) -> str:
+    def text(self) -> str:
+        """Return the title, a row for each node, and the note."""
         table = titled(f"{self.name}: {self.title}", [self.header, *self.rows], gap=3)
         return f"{table}\n{printable_lines(self.note)}" if self.note else table
 
 
-@dataclass(frozen=True)
-class GraphExplanation:
+@dataclass(frozen=True, repr=False)
+class GraphExplanation(Shown):
     """The graph after each phase; its text is four tables.
 
     >>> import onnx.parser
@@ -77,8 +78,9 @@ class GraphExplanation:
             raise KeyError(name)
         return match
 
-    def __str__(self) -> str:
-        return "\n\n".join(map(str, self.phases))
+    def text(self) -> str:
+        """Return the texts of the phases."""
+        return "\n\n".join(phase.text() for phase in self.phases)
 
 
 @dataclass(eq=False)

@@ -41,6 +41,7 @@ from jaxport.importer.traced.bounds import bounds_are_told
 from jaxport.importer.values.host import Key, RuntimeValue, Tensor
 from jaxport.jaxprs import Array
 from jaxport.phases import phase
+from jaxport.printable import shown
 
 if TYPE_CHECKING:
     from jaxport.codegen.printing import AnySource, CrateSource, ModuleSource, Source
@@ -520,4 +521,4 @@ class Program:
             warnings.warn(told, stacklevel=4)
 
     def __repr__(self) -> str:
-        return summary(self, str(self._calls))
+        return shown(summary(self, str(self._calls)))

@@ -29,6 +29,7 @@ from jaxport.mox.substitution.editing import substituted
 from jaxport.mox.substitution.patching import patched
 from jaxport.mox.substitution.replacement import Factory
 from jaxport.mox.substitution.unrolling import unrolled
+from jaxport.printable import shown
 
 __all__ = ["Match", "Mox", "Query", "Selection", "factory", "load", "loads", "query", "sub", "unpickled"]
 
@@ -241,7 +242,7 @@ class Mox(TracedProgram):
         return html(self)
 
     def __repr__(self) -> str:
-        return text(self)
+        return shown(text(self))
 
 
 class Match(TracedCall, Mox):

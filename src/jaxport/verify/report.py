@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxport.columns import aligned
 from jaxport.errors import VerificationFailed
-from jaxport.printable import printable, printable_lines
+from jaxport.printable import Shown, printable, printable_lines
 from jaxport.verify.comparing import Difference
 
 
@@ -83,8 +83,8 @@ class BlockDifference:
     added: float
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Shown):
     """The result of a verification.
 
     >>> import jaxport
@@ -136,7 +136,8 @@ class Report:
             instead="if such an error is expected here, say so: `verify(rtol=..., atol=...)`",
         )
 
-    def __str__(self) -> str:
+    def text(self) -> str:
+        """Return the verdict, a row for each output, and where the two sides diverge."""
         head = ("sizes", "output", "dtype", "shape", "max error", "relative", "ulps", "")
         lines = aligned([head, *map(_row, self.outputs)])
         verdict = "agrees" if self.ok else "differs"

@@ -173,10 +173,11 @@ def verify_file(
     ):
         if len(in_file) != len(wanted):
             raise InvalidArgument(
-                f"the file has the {kind} {', '.join(in_file)}",
+                f"the file has the {kind} {_quoted(in_file)}, and the function {_quoted(wanted)}",
                 where=f"`{path}`",
-                why=f"the function has {', '.join(wanted)}",
-                instead="give the inputs and parameters that the file was exported with",
+                instead="give the inputs that the file was exported with"
+                if kind == "inputs"
+                else "name the function that the file was exported from",
             )
     avals = traced.jaxpr.in_avals[len(traced.weights) :]
     subject = _Subject(
@@ -359,6 +360,10 @@ class _Subject(Sides[_FunctionRun]):
             )
         arrays = [leaf for index, leaf in enumerate(leaves) if index not in self.traced.static_inputs]
         return {name: _shaped(leaf) for name, leaf in zip(names, arrays, strict=False)}, None
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _shaped(leaf: object) -> object:

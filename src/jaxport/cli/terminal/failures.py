@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Collection
 from dataclasses import replace
 
+from jaxport.cli.files import as_given
 from jaxport.cli.terminal.output import log_error, settings
 from jaxport.errors import InvalidArgument, JaxportError, Unsupported
 
@@ -31,6 +32,8 @@ _OPTIONS = {
     "weights": "--weights",
 }  # fmt: skip
 """The options that stand for arguments of the Python API."""
+_OF_CALL = re.compile(r"`(\w+)(?:\[[^\]`]*\])?` of `to_onnx`")
+_WHERE = re.compile(r"`(\w+)`")
 _CALL = re.compile(r"`(?:jaxport\.)?(?:to_onnx|from_onnx|to_source|verify|make_mox)\(([^`]*)\)`")
 _BARE = re.compile(r"`(\w+)`")
 _ARGUMENT = re.compile(
@@ -49,6 +52,7 @@ def in_options(text: str, options: Collection[str]) -> str:
     """
     text = _NOT_STRICT.sub("`jaxport tree` shows what there is; `--no-strict`", text)
     text = _PRINT_TREE.sub("`jaxport tree`", text)
+    text = _OF_CALL.sub(lambda found: f"`{_OPTIONS[found[1]]}`" if _has(found[1], options) else found[0], text)
     text = _CALL.sub(lambda call: _call(call, options), text)
     text = _ARGUMENT.sub(lambda found: _argument(found, options), text)
     return _BARE.sub(lambda found: _name(found, options), text)
@@ -74,6 +78,9 @@ def _call(call: re.Match[str], options: Collection[str]) -> str:
 
 def _argument(found: re.Match[str], options: Collection[str]) -> str:
     name, tick = found["name"], found["tick"]
+    values = re.fullmatch(r"\{['\"]?(.+?)['\"]?: ([^(].*)\}", found["value"]) if name == "inputs" else None
+    if values and "--value" in options:
+        return f"{tick}--value {values[1]}={values[2]}{tick}"
     if not _has(name, options):
         return found[0]
     option = _OPTIONS[name]
@@ -135,12 +142,16 @@ def _message(error: JaxportError, options: Collection[str]) -> str:
         refusals = [replace(refusal, why=in_options(refusal.why, options)) for refusal in error.refusals]
         return str(Unsupported(error.headline, refusals))
     where, why, instead = (in_options(text, options) for text in (error.where, error.why, error.instead))
+    if (whole := _WHERE.fullmatch(where)) and _has(whole[1], options):  # the place is an argument, whatever its name
+        values = {"--value"} & {*options} if whole[1] == "inputs" else set()
+        where = " or ".join(f"`{option}`" for option in [_OPTIONS[whole[1]], *values])
     return str(JaxportError(in_options(error.refused, options), where=where, why=why, instead=instead))
 
 
 def _show(kind: str, text: str, error: Exception) -> None:
     from rich.console import Console
 
+    text = as_given(text)
     log_error(f"{kind}: {text}\n{''.join(traceback.format_exception(error))}")
     if settings.verbose:
         sys.stderr.write("".join(traceback.format_exception(error)))

@@ -16,21 +16,25 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
 
-from jaxport import __version__
+from jaxport import __version__, lazy_sympy
 from jaxport.cli.files import output_file
 from jaxport.cli.tables import console
-from jaxport.jaxprs import PythonFunction
+from jaxport.cli.terminal import completion
 from jaxport.phases import progress
 
-__all__ = ["Settings", "command", "settings", "tell"]
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from jaxport.jaxprs import PythonFunction
+
+__all__ = ["Settings", "command", "remark", "settings", "tell"]
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors, and show no progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result and nothing else.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Print each phase with its time, and the traceback of an error.")
 ]
@@ -46,7 +50,7 @@ class Settings:
 
     Attributes:
       as_json: whether results are JSON.
-      quiet: whether only errors are printed.
+      quiet: whether only results are printed.
       verbose: whether phases and tracebacks are printed.
       file_is_output: whether the standard output is the file that the command writes, so that the rest goes to the
         standard error.
@@ -69,8 +73,15 @@ settings = Settings()
 """Those of the command that runs; `main` resets them."""
 
 
-def tell(values: Mapping[str, object] | Sequence[object], *parts: RenderableType) -> None:
+def tell(
+    values: Mapping[str, object] | Sequence[object], *parts: RenderableType, brief: RenderableType | None = None
+) -> None:
     """Print the result of a command: `values` as JSON if the user asked for it, otherwise `parts`, one below the other.
+
+    Args:
+      values: the result as JSON has it.
+      parts: the result as text and tables.
+      brief: what stands for the parts if the user wants the result alone: the name of what was written; empty for none.
 
     >>> tell({"nodes": 1}, "1 node")
     1 node
@@ -80,15 +91,21 @@ def tell(values: Mapping[str, object] | Sequence[object], *parts: RenderableType
     if settings.as_json:
         # JSON's writer escapes all controls but one.
         settings.stream.write(json.dumps(values, indent=2, default=str).replace("\x7f", "\\u007f") + "\n")
-    elif not settings.quiet:
+    else:
         screen: Console | None = None
-        for part in parts:
+        for part in parts if brief is None or not settings.quiet else [brief] * bool(brief):
             if isinstance(part, str):  # as it lays itself out, whatever the width
                 settings.stream.write(f"{part}\n")
             else:
                 screen = screen or console(settings.stream)
                 screen.print(part)
         settings.stream.flush()
+
+
+def remark(text: str) -> None:
+    """Print what a command finds on its way, to those who want more than the result."""
+    if not settings.quiet and not settings.as_json:
+        tell({}, text)
 
 
 def command(app: typer.Typer, name: str) -> Callable[[PythonFunction], PythonFunction]:
@@ -107,6 +124,7 @@ def command(app: typer.Typer, name: str) -> Callable[[PythonFunction], PythonFun
         def run(*args: Any, as_json: bool, quiet: bool, verbose: bool, log_file: Path | None, **kwargs: Any) -> None:
             settings.as_json, settings.quiet, settings.verbose = as_json, quiet, verbose
             _start_log(log_file)
+            lazy_sympy.load_onnx_ir()
             with contextlib.nullcontext() if quiet or verbose else progress():
                 function(*args, **kwargs)
 
@@ -116,7 +134,7 @@ def command(app: typer.Typer, name: str) -> Callable[[PythonFunction], PythonFun
         ]
         own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in signature.parameters.values()]
         run.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
-        app.command(name)(run)
+        app.command(name, cls=completion.Command)(run)
         return function
 
     return register

@@ -1,4 +1,4 @@
-"""Output streams that cannot show every character: pipes on Windows, `LANG=C`.
+"""Output streams that are closed or full, or that cannot show every character: pipes on Windows, `LANG=C`.
 
 What a stream's encoding lacks is written in ASCII: as a spelling that is usual where there is one, otherwise as Python
 writes it in a string.
@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import errno
 import io
+import os
 import sys
 from collections.abc import Iterator
 
-__all__ = ["readable"]
+from jaxport.errors import JaxportError
+from jaxport.printable import spelled
+
+__all__ = ["opened", "readable", "refused_by"]
 
 _NAME = "jaxport-readable"
-_SPELLINGS = {
-    "…": "...", "×": "x", "–": "-", "—": "-", "−": "-", "→": "->", "←": "<-", "≤": "<=", "≥": ">=", "≠": "!=", "≈": "~",
-    "’": "'", "‘": "'", "“": '"', "”": '"', "·": ".", "•": "*", "µ": "u", "│": "|", "─": "-", "━": "-", "└": "`", "├": "|",
-}  # fmt: skip
 
 
 def _spelled(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    text = error.object[error.start : error.end]
-    return "".join(_SPELLINGS.get(character) or ascii(character)[1:-1] for character in text), error.end
+    return spelled(error.object[error.start : error.end]), error.end
 
 
 codecs.register_error(_NAME, _spelled)
@@ -48,3 +48,34 @@ def readable() -> Iterator[None]:
         for stream, errors in zip(streams, before, strict=True):
             if not stream.closed:
                 stream.reconfigure(errors=errors)
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[None]:
+    """End the process with status 1 and a line if the standard output is closed (`>&-`) or full, inside the context."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # nothing else may get its number; what is opened for reading refuses each write
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDONLY if name == "stdout" else os.O_WRONLY), "w"))
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if not refused_by(error):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+        why = "it is closed" if error.errno == errno.EBADF else error.strerror
+        with contextlib.suppress(OSError):  # the two streams may be one file
+            sys.stderr.write(f"jaxport: the standard output cannot be written: {why}\n")
+        sys.exit(1)
+
+
+def refused_by(error: Exception) -> bool:
+    """Whether it is the standard output that an error comes from: nothing else here writes without a file's name."""
+    return (
+        isinstance(error, OSError)
+        and not isinstance(error, JaxportError)
+        and error.filename is None
+        and error.errno in (errno.EBADF, errno.ENOSPC, errno.EIO, errno.EPIPE)
+    )

@@ -14,7 +14,7 @@ from jaxport.export.delivery import minimal_opset
 from jaxport.graph.editing import dims_of, graphs, operator_name
 from jaxport.onnx_facts import CONTROL_FLOW, ROW_NORMALIZATIONS, releases, schema
 from jaxport.onnx_facts.kernels import MISSING, RELEASES, VERSIONS
-from jaxport.printable import printable
+from jaxport.printable import Shown, printable
 
 SLOW_ON_CPUS = ("SkipLayerNormFusion",)
 """Optimizers of ONNX Runtime whose operators are slower on CPUs than those that they replace: normalizations of rows."""
@@ -24,8 +24,8 @@ SHOWN = 3
 """The number of reasons shown for why older releases are not enough."""
 
 
-@dataclass(frozen=True)
-class Requirements:
+@dataclass(frozen=True, repr=False)
+class Requirements(Shown):
     """What a model needs of a runtime; its text is a few lines.
 
     >>> import jax.numpy as jnp, jaxport
@@ -97,7 +97,8 @@ class Requirements:
         """The operators with subgraphs that the model uses."""
         return tuple(name for name in sorted(CONTROL_FLOW) if name in self.operators)
 
-    def __str__(self) -> str:
+    def text(self) -> str:
+        """Return the opset and the runtime in one line, and below it what else there is."""
         flow = ", ".join(f"{self.operators[name]} {name}" for name in self.control_flow)
         runtime = f"ONNX Runtime ≥ {self.runtime}" if self.runtime else "no known release of ONNX Runtime"
         count = len(self.operators)

@@ -15,6 +15,7 @@ from jaxport.jaxprs import Atom, Aval, Dim, aval_of
 from jaxport.jaxprs.body_inputs import runs_bodies
 from jaxport.jaxprs.walk import bodies
 from jaxport.mox.programs.tree import short_name
+from jaxport.printable import Shown
 
 if TYPE_CHECKING:
     from jaxport.mox.programs.program import TracedProgram
@@ -46,8 +47,8 @@ class Row:
     activations: int
 
 
-@dataclass(frozen=True)
-class Account:
+@dataclass(frozen=True, repr=False)
+class Account(Shown):
     """A table of costs: print it, or use its `rows` or `as_dict()`."""
 
     rows: tuple[Row, ...]
@@ -68,7 +69,8 @@ class Account:
         """Return one dict per row."""
         return [asdict(row) for row in self.rows]
 
-    def __str__(self) -> str:
+    def text(self) -> str:
+        """Return a row for each block."""
         names = [field.name for field in fields(Row)]
         cells = [names, *([_shown(value) for value in asdict(row).values()] for row in self.rows)]
         return "\n".join(aligned(cells, right=range(2, len(names))))

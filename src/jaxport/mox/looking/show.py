@@ -14,7 +14,7 @@ from jaxport.jaxprs.body_inputs import body_names, runs_bodies
 from jaxport.jaxprs.walk import bodies
 from jaxport.mox.programs.program import TracedProgram
 from jaxport.mox.programs.tree import joined, name_below, short_name, value_text
-from jaxport.printable import printable
+from jaxport.printable import printable, shown
 
 __all__ = ["Html", "Text", "count", "text", "title"]
 
@@ -36,8 +36,8 @@ def text(mox: TracedProgram, depth: int | None = None) -> str:
     if depth is not None:
         return _joined([title, *_Drawing(_SHOWN, depth).lines(body, "", 0)])
     lines: list[str] = []
-    for shown, levels in _PAGES:
-        lines = list(_Drawing(shown, levels).lines(body, "", 0))
+    for kinds, levels in _PAGES:
+        lines = list(_Drawing(kinds, levels).lines(body, "", 0))
         if len(lines) < _PAGE:
             break
     return _joined([title, *lines])
@@ -179,7 +179,7 @@ class Text:
         self.data = data
 
     def __repr__(self) -> str:
-        return self.data
+        return shown(self.data)
 
 
 class Html:

@@ -16,7 +16,7 @@ from jaxport.mox.programs.tree import Node
 from jaxport.mox.querying.calls import Call
 from jaxport.mox.querying.names import check
 from jaxport.mox.querying.xpath import Compiled, compiled
-from jaxport.printable import printable
+from jaxport.printable import printable, shown
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -58,7 +58,7 @@ class NodeSet(Generic[Program, Call]):
 
     def __repr__(self) -> str:
         rows = [f"  {node.type:<16} {node.path}" for node in self.nodes]
-        return "\n".join(map(printable, [f"{len(rows)} of `{self.mox.name}` for {self.query}", *rows]))
+        return shown("\n".join(map(printable, [f"{len(rows)} of `{self.mox.name}` for {self.query}", *rows])))
 
     def count(self) -> int:
         """Return the number of members."""
