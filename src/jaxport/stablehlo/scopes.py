@@ -1,0 +1,141 @@
+"""The calls of modules in a block: operations whose locations name the same scope, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from jaxport.blocks.marking.recorder import Boundary
+from jaxport.blocks.marking.window import current_recorder
+from jaxport.importer.modules import NodeModule
+from jaxport.stablehlo.tree import Body, HloModule, Operation
+
+if TYPE_CHECKING:
+    from jaxport.stablehlo.evaluate import Walk
+
+__all__ = ["Segment", "modules_of", "scopes_of_constants", "segments"]
+
+
+@dataclass(eq=False)
+class Segment:
+    """One call of a module: its path, what it computes, the values that it reads, and those that are read later."""
+
+    path: tuple[str, ...]
+    items: list[Operation | Segment]
+    inputs: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+
+    def call(self, walk: Walk, values: MutableMapping[int, Any]) -> None:
+        """Evaluate the items between the markers of a call of the module."""
+        recorder = current_recorder()
+        module = walk.modules.get(".".join(self.path))
+        if recorder is None or module is None:
+            return walk.items(self.items, values)
+        read = [v for v in self.inputs if v not in walk.params and isinstance(values[v], jax.Array)]
+        names = {f"x{at}" if len(read) > 1 else "x": value for at, value in enumerate(read)}
+        known: dict[int, Any] = {}
+
+        def call(**arrays: Any) -> Any:
+            from collections import ChainMap
+
+            inner: Any = ChainMap({names[name]: array for name, array in arrays.items()}, values)  # type: ignore[arg-type]
+            walk.items(self.items, inner)
+            known.update((v, inner[v]) for v in self.outputs if not isinstance(inner[v], jax.Array))
+            made = [inner[v] for v in self.outputs if v not in known]
+            return made[0] if len(made) == 1 else made
+
+        arguments = {name: values[value] for name, value in names.items()}
+        made = recorder.call_method(module, "__call__", call, (), arguments, Boundary(module.type or "stablehlo.Module"))
+        outputs = [value for value in self.outputs if value not in known]
+        values.update(known | dict(zip(outputs, [made] if len(outputs) == 1 else made, strict=True)))
+        return None
+
+
+def segments(body: Body) -> list[Operation | Segment]:
+    """Return the operations of a block with those of each call of a module in a segment; constants are outside."""
+    scoped = [(operation, operation.scope) for operation in body.operations]
+    free = [(o, ()) for o, _ in scoped if o.name == "stablehlo.constant"]
+    rest = [(o, s) for o, s in scoped if o.name != "stablehlo.constant"]
+    if not any(scope for _, scope in rest):
+        return list(body.operations)
+    read: dict[int, int] = dict.fromkeys(body.returned, len(rest))
+    for at, (operation, _) in enumerate(rest):
+        read.update(dict.fromkeys(_read(operation), at))
+    positions = {id(operation): at for at, (operation, _) in enumerate(rest)}
+    return [o for o, _ in free] + _grouped(rest, 0, read, positions)
+
+
+def _grouped(
+    scoped: Sequence[tuple[Operation, tuple[str, ...]]], depth: int, read: Mapping[int, int], positions: Mapping[int, int]
+) -> list[Operation | Segment]:
+    items: list[Operation | Segment] = []
+    start = 0
+    while start < len(scoped):
+        operation, scope = scoped[start]
+        if len(scope) <= depth:
+            items.append(operation)
+            start += 1
+            continue
+        end = start
+        while end < len(scoped) and scoped[end][1][: depth + 1] == scope[: depth + 1]:
+            end += 1
+        inside = scoped[start:end]
+        last = positions[id(inside[-1][0])]
+        made = [value for operation, _ in inside for value in operation.results]
+        reads = dict.fromkeys(value for operation, _ in inside for value in _read(operation))
+        items.append(
+            Segment(
+                scope[: depth + 1],
+                _grouped(inside, depth + 1, read, positions),
+                [value for value in reads if value not in made],
+                [value for value in made if read.get(value, -1) > last],
+            )
+        )
+        start = end
+    return items
+
+
+def _read(operation: Operation) -> list[int]:
+    """Return the values that an operation reads, those of its regions from outside included."""
+    inner = [each for body in operation.bodies for each in body.walk()]
+    made = {v for each in inner for v in each.results} | {
+        v for o in (operation, *inner) for body in o.bodies for v in body.arguments
+    }
+    values = [*operation.operands, *(v for each in inner for v in each.operands)]
+    values += [v for o in (operation, *inner) for body in o.bodies for v in body.returned]
+    return [value for value in values if value not in made]
+
+
+def modules_of(module: HloModule) -> dict[str, NodeModule]:
+    """Return the modules that the locations of operations name, by path; the root is at ""."""
+    found = {"": NodeModule("", calls=1)}
+    for operation in module.operations():
+        for depth in range(1, len(operation.scope) + 1):
+            path = ".".join(operation.scope[:depth])
+            if path not in found:
+                found[path] = NodeModule(path)
+                found[".".join(operation.scope[: depth - 1])].children.append(found[path])
+            found[path].operations += 1
+        found[""].operations += 1
+    return found
+
+
+def scopes_of_constants(module: HloModule) -> dict[int, tuple[str, ...]]:
+    """Return the scope of the first operation that reads each constant, past what only moves it."""
+    found: dict[int, tuple[str, ...]] = {}
+    for operation in module.operations():
+        for value in operation.operands:
+            origin: Operation | None = module.makers.get(value)
+            while origin is not None and origin.name in _MOVES:
+                origin = module.makers.get(origin.operands[0])
+            if origin is not None and origin.name == "stablehlo.constant" and operation.name not in _MOVES:
+                found.setdefault(origin.results[0], operation.scope)
+    return found
+
+
+_MOVES = frozenset(
+    f"stablehlo.{name}" for name in ("broadcast_in_dim", "convert", "dynamic_broadcast_in_dim", "reshape", "transpose")
+)
