@@ -26,7 +26,7 @@ from jaxport.printable import printable
 from jaxport.stablehlo import ops  # noqa: F401  registers the definitions
 from jaxport.stablehlo.evaluate import Walk, refusals
 from jaxport.stablehlo.reading import BYTECODE, read_module
-from jaxport.stablehlo.scopes import modules_of, scopes_of_constants
+from jaxport.stablehlo.scopes import Use, modules_of, untie, uses_of_constants
 from jaxport.stablehlo.tree import HloModule, Tensor
 
 __all__ = ["HloProgram", "from_stablehlo", "is_stablehlo", "program_of"]
@@ -34,7 +34,7 @@ __all__ = ["HloProgram", "from_stablehlo", "is_stablehlo", "program_of"]
 source_info_util.register_exclusion(__file__)
 
 PARAMETER = 2
-"""From how many axes on a constant is a parameter; shorter ones are if their scope has such a one, or they are long."""
+"""From how many axes on a constant is a parameter; vectors are if they are long, or a module uses them."""
 LONG = 16
 SUFFIXES = (".mlir", ".mlirbc", ".stablehlo", ".jax", ".jaxexport")
 """The ends of the names of files that are taken for artifacts."""
@@ -128,6 +128,7 @@ class HloProgram:
         self.exported: jax.export.Exported | None = artifact if isinstance(artifact, jax.export.Exported) else None
         data = artifact if self.exported is None else bytes(self.exported.mlir_module_serialized)
         self.module: HloModule = read_module(data, self.limits)
+        untie(self.module)
         refused = refusals(self.module) + self._effects()
         if refused:
             raise Unsupported(f"{len(refused)} operations of `{self.name}` cannot be imported", refused)
@@ -258,17 +259,16 @@ class HloProgram:
 
     def _parameter_names(self) -> dict[int, str]:
         """Return names for the constants that are weights: floating-point arrays, by the scopes that use them."""
-        scopes = scopes_of_constants(self.module)
-        floats = {
-            number: value
-            for number, value in self._constants.items()
-            if jnp.issubdtype(value.dtype, jnp.inexact) and value.ndim and (value.strides != (0,) * value.ndim)
-        }
-        matrices = {scopes.get(number, ()) for number, value in floats.items() if value.ndim >= PARAMETER}
-        wanted = [n for n, v in floats.items() if v.ndim >= PARAMETER or v.size >= LONG or scopes.get(n) in matrices - {()}]
-        places = [".".join((*scopes.get(number, ()), _kind(floats[number]))) for number in wanted]
+        uses = uses_of_constants(self.module)
+        found: list[tuple[int, str]] = []
+        for number, value in self._constants.items():
+            use = uses.get(number, Use(()))
+            is_repeated = value.strides == (0,) * value.ndim
+            is_weight = not is_repeated and (value.ndim >= PARAMETER or value.size >= LONG)
+            if jnp.issubdtype(value.dtype, jnp.inexact) and value.ndim and (is_weight or (value.ndim == 1 and use.scope)):
+                found.append((number, ".".join((*use.scope, _KINDS.get(use.operation, "constant")))))
         names: dict[str, int] = {}
-        for number, place in zip(wanted, places, strict=True):
+        for number, place in found:
             names[unique(place, names)] = number
         return {number: name for name, number in names.items()}
 
@@ -291,10 +291,11 @@ class HloProgram:
     @cached_property
     def modules(self) -> NodeModule:
         """The tree of the modules that the locations of operations name."""
-        return self._modules[""]
+        return self.scopes[""]
 
     @cached_property
-    def _modules(self) -> dict[str, NodeModule]:
+    def scopes(self) -> dict[str, NodeModule]:
+        """The modules by path, parents first; the artifact itself is at ""."""
         found = modules_of(self.module)
         for name, spec in self.param_specs.items():
             for path, module in found.items():
@@ -363,7 +364,7 @@ class HloProgram:
         values = {number: params[name] for number, name in self.names.items()}
         largest = max(self.limits.bytes, self.limits.growth * (used + sum(v.nbytes for v in self._constants.values() if v.strides != (0,) * v.ndim)))
         walk = Walk(self.module, values, largest, {})
-        walk.modules = self._modules
+        walk.modules = self.scopes
         kept = leaves if self.exported is None else [leaves[at] for at in self.exported.module_kept_var_idx]
         given = iter([jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in kept])
         operands = []
@@ -388,10 +389,15 @@ def _of_type(value: Any, aval: Any) -> jax.Array:
     return jnp.asarray(value)
 
 
-def _kind(value: np.ndarray) -> str:
-    return "kernel" if value.ndim >= PARAMETER else "bias"
-
-
+_KINDS = {
+    "dot_general": "kernel",
+    "convolution": "kernel",
+    "gather": "embedding",
+    "add": "bias",
+    "subtract": "bias",
+    "multiply": "scale",
+}
+"""What a weight is called by what computes with it."""
 _programs: dict[int, tuple[Any, HloProgram]] = {}
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,7 +17,7 @@ from jaxport.stablehlo.tree import Body, HloModule, Operation
 if TYPE_CHECKING:
     from jaxport.stablehlo.evaluate import Walk
 
-__all__ = ["Segment", "modules_of", "scopes_of_constants", "segments"]
+__all__ = ["Segment", "modules_of", "segments", "untie", "uses_of_constants"]
 
 
 @dataclass(eq=False)
@@ -39,8 +40,6 @@ class Segment:
         known: dict[int, Any] = {}
 
         def call(**arrays: Any) -> Any:
-            from collections import ChainMap
-
             inner: Any = ChainMap({names[name]: array for name, array in arrays.items()}, values)  # type: ignore[arg-type]
             walk.items(self.items, inner)
             known.update((v, inner[v]) for v in self.outputs if not isinstance(inner[v], jax.Array))
@@ -116,24 +115,54 @@ def modules_of(module: HloModule) -> dict[str, NodeModule]:
         for depth in range(1, len(operation.scope) + 1):
             path = ".".join(operation.scope[:depth])
             if path not in found:
-                found[path] = NodeModule(path)
+                found[path] = NodeModule(path, operation.scope[depth - 1])
                 found[".".join(operation.scope[: depth - 1])].children.append(found[path])
             found[path].operations += 1
         found[""].operations += 1
     return found
 
 
-def scopes_of_constants(module: HloModule) -> dict[int, tuple[str, ...]]:
-    """Return the scope of the first operation that reads each constant, past what only moves it."""
-    found: dict[int, tuple[str, ...]] = {}
+@dataclass(frozen=True)
+class Use:
+    """Where a constant is used first, past what only moves it: the scope, and what computes with it."""
+
+    scope: tuple[str, ...]
+    operation: str = ""
+
+
+def uses_of_constants(module: HloModule) -> dict[int, Use]:
+    """Return the first use of each constant."""
+    found: dict[int, Use] = {}
     for operation in module.operations():
-        for value in operation.operands:
+        for value in operation.operands if operation.name not in _MOVES else ():
             origin: Operation | None = module.makers.get(value)
             while origin is not None and origin.name in _MOVES:
                 origin = module.makers.get(origin.operands[0])
-            if origin is not None and origin.name == "stablehlo.constant" and operation.name not in _MOVES:
-                found.setdefault(origin.results[0], operation.scope)
+            if origin is not None and origin.name == "stablehlo.constant":
+                found.setdefault(origin.results[0], Use(operation.scope, operation.name.removeprefix("stablehlo.")))
     return found
+
+
+def untie(module: HloModule) -> None:
+    """Give each scope that reads a vector of one repeated number a constant of its own: the file has equal ones once."""
+    last = max(module.makers, default=0)
+    for function in module.functions.values():
+        made: dict[tuple[int, tuple[str, ...]], Operation] = {}
+        for operation in list(function.body.operations):
+            for at, value in enumerate(operation.operands):
+                maker = module.makers.get(value)
+                if maker is None or maker.name != "stablehlo.constant" or not operation.scope:
+                    continue
+                array = maker.attributes["value"]
+                if array.ndim != 1 or array.strides != (0,) or array.dtype.kind not in "fV":
+                    continue
+                if (value, operation.scope) not in made:
+                    last += 1
+                    copy = replace(maker, results=(last,), scope=operation.scope)
+                    made[value, operation.scope] = module.makers[last] = copy  # type: ignore[index]
+                own = made[value, operation.scope].results[0]
+                operation.operands = (*operation.operands[:at], own, *operation.operands[at + 1 :])
+        function.body.operations[:0] = made.values()
 
 
 _MOVES = frozenset(
