@@ -44,7 +44,7 @@ def artifact_of(function: Flat, structs: Sequence[Any]) -> jax.export.Exported |
     try:
         anything = [jax.export.DisabledSafetyCheck.custom_call("ALL")]
         return jax.export.export(jax.jit(function), disabled_checks=anything)(*structs)
-    except NONE:
+    except Exception:  # noqa: BLE001  whatever lowering raises, there is nothing to read then
         return None
 
 

@@ -27,7 +27,7 @@ source_info_util.register_exclusion(__file__)
 
 Values = MutableMapping[int, Any]
 
-_SIZES = re.compile(r"dynamic_(?!slice|update_slice)|real_dynamic|\.if$|case|while|shape_assertion|top_k|\.rng$")
+_SIZES = re.compile(r"dynamic_(?!slice|update_slice)|real_dynamic|\.if$|case|while|shape_assertion|dynamic_top_k|dynamic_approx|\.rng$")
 """Operations with operands that stay known: sizes, and conditions on them."""
 INLINED = re.compile(r"main|None|closed_call|_wrapped_jax_export_main|wrapped_.*|call_exported_.*|_?lambda_?")
 """Functions that only JAX's lowering has made, and nobody has named."""
@@ -45,6 +45,7 @@ class Walk:
 
     def __init__(self, module: HloModule, params: Mapping[int, Any], largest: int, known: Mapping[str, Any]):
         self.module, self.params, self.largest, self.known = module, params, largest, known
+        self.is_dynamic = module.is_dynamic
         self.jitted: dict[Any, Callable[..., Any]] = {}
         self.modules: Mapping[str, Any] = {}
 
@@ -57,10 +58,12 @@ class Walk:
         if meaning is not None:
             results = meaning(*map(host.as_jax, operands))
             return tuple(jax.tree.leaves(results))
-        if INLINED.fullmatch(plain):
+        known = self.is_dynamic and all(map(_is_size, operands))
+        if known and (size := recognised.of_sizes(self, plain, name, operands)) is not None:
+            return (size,)
+        if known or INLINED.fullmatch(plain):
             return self.run(self.module.functions[name].body, operands, {})
-        attributes = self.module.functions[name].argument_attributes
-        fixed = {at: x for at, x in enumerate(operands) if _is_size(x, attributes[at])}
+        fixed = {at: x for at, x in enumerate(operands) if self.is_dynamic and _is_size(x)}
         key = (name, tuple((at, tuple(x.ravel().tolist())) for at, x in fixed.items()), current_recorder() is None)
         if key not in self.jitted:
 
@@ -149,7 +152,7 @@ class Walk:
             "result": operation.types[0] if operation.types else None,
             "results": operation.types,
             "regions": tuple(self.region(body, values) for body in operation.bodies),
-            "context": Place(self, operation, given_operands),
+            "context": Place(self, operation, given_operands, values),
         }
         keywords = {p.name: context[n] for n, p in definition.keywords.items() if n in CONTEXT}
         keywords |= {
@@ -192,8 +195,9 @@ class Walk:
 class Place:
     """An operation in a walk, for definitions that need more than values."""
 
-    def __init__(self, walk: Walk, operation: Operation, operands: Sequence[Any]):
-        self.walk, self.operation, self.operands, self.where = walk, operation, operands, _named(operation)
+    def __init__(self, walk: Walk, operation: Operation, operands: Sequence[Any], values: Values):
+        self.walk, self.operation, self.operands, self.values = walk, operation, operands, values
+        self.where = _named(operation)
 
     def known(self, at: int) -> np.ndarray | None:
         """Return an operand that is known: a constant, or a size."""
@@ -252,9 +256,9 @@ def _is_tuple(operation: Operation) -> bool:
     return len(operation.types) == 1 and isinstance(operation.types[0], tuple)
 
 
-def _is_size(value: Any, attributes: Mapping[str, Any]) -> bool:
-    """Whether an argument of a function is a size, and stays known inside."""
-    return isinstance(value, np.ndarray) and (value.dtype == object or "jax.global_constant" in attributes)
+def _is_size(value: Any) -> bool:
+    """Whether a value may be a size, and stays known in functions."""
+    return isinstance(value, np.ndarray) and value.dtype.kind in "iubO" and value.ndim < 2 and value.size <= host.FEW
 
 
 def _differ(shape: Sequence[Any], declared: Sequence[int | None]) -> bool:

@@ -11,13 +11,13 @@ import numpy as np
 from jax.export import is_symbolic_dim
 
 from jaxport.errors import Refusal, ValueNotKnown
-from jaxport.jaxprs import Dim
+from jaxport.jaxprs import Dim, InconclusiveDimensionOperation
 from jaxport.stablehlo.tree import Operation, Tensor
 
-__all__ = ["MOST", "as_jax", "compute", "dims_of", "is_known", "sizes_of"]
+__all__ = ["FEW", "MOST", "as_jax", "compute", "dims_of", "is_known", "sizes_of"]
 
-MOST = 1024
-"""The most elements of values that are computed here."""
+MOST, FEW = 1024, 16
+"""The most elements of values that are computed here, and of those that are sizes."""
 
 
 def is_known(value: object) -> bool:
@@ -79,13 +79,26 @@ def _minimum(x: Any, y: Any) -> Any:
     return jax.core.min_dim(x, y) if is_symbolic_dim(x) or is_symbolic_dim(y) else min(x, y)
 
 
+def _is_zero(x: Any) -> bool:
+    """Whether a number is zero; the equality of symbols is false where they leave it open."""
+    if not is_symbolic_dim(x):
+        return bool(x == 0)
+    for sign in (1, -1):
+        try:
+            if sign * x >= 1:
+                return False
+        except InconclusiveDimensionOperation:
+            continue
+    raise InconclusiveDimensionOperation(f"Symbolic dimension comparison '{x}' == '0' is inconclusive.")
+
+
 _COMPARED = {
     "LT": operator.lt,
     "LE": operator.le,
     "GT": operator.gt,
     "GE": operator.ge,
-    "EQ": operator.eq,
-    "NE": operator.ne,
+    "EQ": lambda x, y: _is_zero(x - y),
+    "NE": lambda x, y: not _is_zero(x - y),
 }
 _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "add": operator.add,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from jax.export import is_symbolic_dim
 from jaxport.stablehlo import host
 from jaxport.stablehlo.tree import Body, HloModule, Operation
 
-__all__ = ["Counted", "counted", "scan", "uniform"]
+__all__ = ["Counted", "counted", "scan"]
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,7 @@ class Counted:
     length: Any
 
 
-def uniform(carried: Sequence[Any], context: Any) -> list[Any]:
-    """Return the values that enter a loop; those of a type with known sizes are arrays."""
-    del context
-    return list(carried)
-
-
-def counted(module: HloModule, operation: Operation, carried: Sequence[Any]) -> Counted | None:
+def counted(module: HloModule, operation: Operation, carried: Sequence[Any], around: Mapping[int, Any]) -> Counted | None:
     """Return how a loop counts: `while i < n` from a known start, by one; None for any other loop."""
     condition, body = operation.bodies
     compare = condition.operations[-1] if condition.operations else None
@@ -42,7 +36,7 @@ def counted(module: HloModule, operation: Operation, carried: Sequence[Any]) -> 
     if compare.attributes["comparison_direction"] != "LT" or compare.operands[0] not in condition.arguments:
         return None
     counter = condition.arguments.index(compare.operands[0])
-    start, limit = carried[counter], _limit(module, condition, body, compare.operands[1], carried)
+    start, limit = carried[counter], _limit(module, condition, body, compare.operands[1], carried, around)
     step = module.makers.get(body.returned[counter])
     if not (host.is_known(start) and start.dtype.kind in "iu") or limit is None or step is None:
         return None
@@ -56,14 +50,15 @@ def counted(module: HloModule, operation: Operation, carried: Sequence[Any]) -> 
     return Counted(counter, first, length if is_symbolic_dim(length) else max(int(length), 0))
 
 
-def _limit(module: HloModule, condition: Body, body: Body, value: int, carried: Sequence[Any]) -> Any:
-    """Return the limit of a loop: a constant, or a known value that the loop carries unchanged."""
+def _limit(module: HloModule, condition: Body, body: Body, value: int, carried: Sequence[Any], around: Mapping[int, Any]) -> Any:
+    """Return the limit of a loop: a constant, a known value around the loop, or one that it carries unchanged."""
     if value in condition.arguments:
         place = condition.arguments.index(value)
         known = carried[place] if body.returned[place] == body.arguments[place] else None
     else:
         maker = module.makers.get(value)
-        known = maker.attributes["value"] if maker is not None and maker.name == "stablehlo.constant" else None
+        is_constant = maker is not None and maker.name == "stablehlo.constant"
+        known = maker.attributes["value"] if is_constant else around.get(value)  # type: ignore[union-attr]
     return known.ravel()[0] if host.is_known(known) else None
 
 
@@ -121,10 +116,8 @@ class _Rows:
 
     def is_read(self, at: int) -> bool:
         """Whether an argument is read by its row at the counter alone."""
-        value = self.body.arguments[at]
-        readers = self.readers.get(value, [])
-        is_row = lambda o: o.name == "func.call" and o.operands == (value, self.counter) and self._takes_row(o)
-        if value in self.nested or not readers or not all(map(is_row, readers)):
+        value, readers = self.body.arguments[at], self.readers.get(self.body.arguments[at], [])
+        if value in self.nested or not readers or not all(self._takes_row(reader, value) for reader in readers):
             return False
         self.reads[at] = [operation.results[0] for operation in readers]
         return True
@@ -132,52 +125,54 @@ class _Rows:
     def is_written(self, at: int) -> bool:
         """Whether an argument is only written: its row at the counter, in the last step."""
         value, made = self.body.arguments[at], self.module.makers.get(self.body.returned[at])
-        if made is None or self.readers.get(value, []) != [made] or value in self.nested or made.name != "func.call":
+        if made is None or self.readers.get(value, []) != [made] or value in self.nested:
             return False
         if self.readers.get(made.results[0]) or self.body.returned.count(made.results[0]) > 1:
             return False
-        if made.operands[0] != value or made.operands[2:] != (self.counter,) or not self._puts_row(made):
-            return False
-        self.writes[at] = (made, made.operands[1])
-        return True
+        row = self._put_row(made, value)
+        if row is not None:
+            self.writes[at] = (made, row)
+        return row is not None
 
-    def _takes_row(self, call: Operation) -> bool:
-        inner = self.module.functions[call.attributes["callee"]].body
-        names = [operation.name for operation in inner.operations if operation.name != "stablehlo.constant"]
-        if names != ["stablehlo.dynamic_slice", "stablehlo.reshape"]:
-            return False
-        taken, shaped = (o for o in inner.operations if o.name != "stablehlo.constant")
-        is_row = taken.attributes["slice_sizes"] == (1, *inner.types[0].shape[1:])
-        same = taken.operands[0] == inner.arguments[0] and self._at_row(taken.operands[1:], inner)
-        shape = shaped.types[0].shape == inner.types[0].shape[1:] and shaped.operands == taken.results
-        return is_row and same and shape and inner.returned == shaped.results
-
-    def _puts_row(self, call: Operation) -> bool:
+    def _steps(self, call: Operation, value: int) -> tuple[list[Operation], list[int]] | None:
+        """Return what a function does with an array and the counter, and their numbers inside; None if it is no such function."""
+        if call.name != "func.call" or self.counter not in call.operands or call.operands.count(value) != 1:
+            return None
         inner = self.module.functions[call.attributes["callee"]].body
         steps = [operation for operation in inner.operations if operation.name != "stablehlo.constant"]
-        names = [operation.name for operation in steps]
-        if names[1:] != ["stablehlo.dynamic_update_slice"] or names[0] not in (
-            "stablehlo.broadcast_in_dim",
-            "stablehlo.reshape",
-        ):
-            return False
-        widened, put = steps
-        shape = inner.types[0].shape
-        is_row = inner.types[1].shape == shape[1:] and widened.types[0].shape == (1, *shape[1:])
-        axes = widened.attributes.get("broadcast_dimensions", tuple(range(1, len(shape))))
-        same = put.operands[:2] == (inner.arguments[0], widened.results[0]) and widened.operands == (inner.arguments[1],)
-        return (
-            is_row
-            and same
-            and axes == tuple(range(1, len(shape)))
-            and self._at_row(put.operands[2:], inner)
-            and inner.returned == put.results
-        )
+        own = [inner.arguments[call.operands.index(each)] for each in (value, self.counter)]
+        return (steps, own) if len(steps) == 2 and steps[1].results == inner.returned else None
 
-    def _at_row(self, starts: Sequence[int], inner: Body) -> bool:
+    def _takes_row(self, call: Operation, value: int) -> bool:
+        found = self._steps(call, value)
+        if found is None or [step.name for step in found[0]] != ["stablehlo.dynamic_slice", "stablehlo.reshape"]:
+            return False
+        (taken, shaped), own = found
+        shape = self._shape(value)
+        is_row = taken.attributes["slice_sizes"] == (1, *shape[1:]) and shaped.types[0].shape == shape[1:]
+        return is_row and taken.operands[0] == own[0] and self._at_row(taken.operands[1:], own[1]) and shaped.operands == taken.results
+
+    def _put_row(self, call: Operation, value: int) -> int | None:
+        found, names = self._steps(call, value), ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
+        if found is None or found[0][0].name not in names or found[0][1].name != "stablehlo.dynamic_update_slice":
+            return None
+        (widened, put), own = found
+        shape, inner = self._shape(value), self.module.functions[call.attributes["callee"]].body
+        axes = tuple(range(1, len(shape)))
+        is_row = widened.types[0].shape == (1, *shape[1:]) and widened.attributes.get("broadcast_dimensions", axes) == axes
+        is_put = put.operands[:2] == (own[0], widened.results[0]) and self._at_row(put.operands[2:], own[1])
+        if not is_row or not is_put or widened.operands[0] not in inner.arguments:
+            return None
+        at = inner.arguments.index(widened.operands[0])
+        return call.operands[at] if inner.types[at].shape == shape[1:] else None
+
+    def _shape(self, value: int) -> tuple[int | None, ...]:
+        return self.body.types[self.body.arguments.index(value)].shape
+
+    def _at_row(self, starts: Sequence[int], counter: int) -> bool:
         makers = [self.module.makers.get(value) for value in starts[1:]]
         zeros = all(m is not None and m.name == "stablehlo.constant" and not np.any(m.attributes["value"]) for m in makers)
-        return starts[0] == inner.arguments[-1] and zeros
+        return starts[0] == counter and zeros
 
     def run(
         self, walk: Any, values: Sequence[Any], given: dict[int, Any], region: Callable[..., Any], ys: set[int]

@@ -275,7 +275,7 @@ class HloProgram:
     @property
     def params(self) -> dict[str, jax.Array]:
         """The constants that are weights, by name."""
-        with self._types():
+        with self._types(), jax.ensure_compile_time_eval():
             return {name: jnp.asarray(value) for name, value in self._values.items()}
 
     @property

@@ -300,9 +300,14 @@ def _attribute(attribute: Any) -> Any:
         case name if name.endswith("ArrayAttr"):
             return tuple(attribute)
         case "DenseIntElementsAttr" | "DenseFPElementsAttr":
-            return np.array(attribute)
+            return _rows(np.array(attribute))
         case _:
             return _read_text(str(attribute))
+
+
+def _rows(array: np.ndarray) -> Any:
+    """Return numbers as tuples of Python's own, which symbolic sizes compare with."""
+    return tuple(map(tuple, array.tolist())) if array.ndim == 2 else tuple(array.tolist()) if array.ndim else array[()]
 
 
 def _string(attribute: Any) -> str:

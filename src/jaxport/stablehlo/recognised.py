@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from jaxport.importer.limits import Limits
 from jaxport.stablehlo.reading import read_module
 from jaxport.stablehlo.tree import Body, HloModule, Operation, Tensor, canonical
 
-__all__ = ["first_extreme", "function", "monoid", "sort_keys"]
+__all__ = ["first_extreme", "function", "monoid", "of_sizes", "returned_argument", "sort_keys"]
 
 _MONOIDS: dict[str, Callable[..., Any]] = {
     "stablehlo.add": lax.add,
@@ -129,3 +130,23 @@ def function(module: HloModule, plain: str, name: str) -> Callable[..., Any] | N
         return None
     same = [f for f in lowered.functions.values() if canonical(lowered, f.body) == canonical(module, body)]
     return meaning if same else None
+
+
+_OF_SIZES: dict[str, Callable[..., Any]] = {"floor_divide": operator.floordiv, "remainder": operator.mod}
+_PROBES = [(7, 2), (8, 2), (1, 3), (0, 5), (9, 4), (-7, 2), (-8, 4), (-1, 3), (12, 5)]
+
+
+def of_sizes(walk: Any, plain: str, name: str, operands: Sequence[np.ndarray]) -> Any:
+    """Return the quotient of sizes, of which some have names, that JAX has written as a function with choices; else None."""
+    meaning = _OF_SIZES.get(plain)
+    if meaning is None or len(operands) < 2 or all(x.dtype != object for x in operands[-2:]):
+        return None
+    body = walk.module.functions[name].body
+    dtype = body.types[-1].dtype
+    for pair in _PROBES:  # it may be another function of this name
+        (found,) = walk.run(body, [*operands[:-2], *(np.array(number, dtype) for number in pair)], {})
+        if found != meaning(*pair):
+            return None
+    made = np.empty((), object)
+    made[()] = meaning(*(x[()] for x in operands[-2:]))
+    return made

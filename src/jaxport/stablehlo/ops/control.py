@@ -27,12 +27,23 @@ def case(index, *, regions, context):
 
 @define("while")
 def while_(*carried, regions, context):
-    carried = loops.uniform(carried, context)
-    counted = loops.counted(context.walk.module, context.operation, carried)
+    counted = loops.counted(context.walk.module, context.operation, carried, context.values)
     if counted is not None:
         return loops.scan(carried, regions, counted, context)
-    condition = lambda values: regions[0](*values)[0]
-    return lax.while_loop(condition, lambda values: regions[1](*values), tuple(map(host.as_jax, carried)))
+    body = context.operation.bodies[1]
+    known = {at for at, x in enumerate(carried) if host.is_known(x) and body.returned[at] == body.arguments[at]}
+    moving = [at for at in range(len(carried)) if at not in known]
+
+    def full(state):
+        rest = dict(zip(moving, state, strict=True))
+        return [rest.get(at, x) for at, x in enumerate(carried)]
+
+    after = lax.while_loop(
+        lambda state: regions[0](*full(state))[0],
+        lambda state: tuple(regions[1](*full(state))[at] for at in moving),
+        tuple(host.as_jax(carried[at]) for at in moving),
+    )
+    return full(after)
 
 
 @define("rng_bit_generator")
@@ -42,6 +53,14 @@ def rng_bit_generator(state, *, rng_algorithm, results):
     unsigned = np.dtype(f"uint{8 * dtype.itemsize}")
     state, bits = lax.rng_bit_generator(state, results[1].shape, unsigned, algorithm)
     return state, lax.bitcast_convert_type(bits, dtype)
+
+
+@define("@stablehlo.dynamic_rng_bit_generator")
+def dynamic_rng_bit_generator(state, sizes, *, rng_algorithm="DEFAULT", results, context, **_):
+    names = ("DEFAULT", "THREE_FRY", "PHILOX")
+    name = rng_algorithm if rng_algorithm in names else names[int(rng_algorithm)]
+    shape, dtype = host.dims_of(sizes, context.where), results[1].dtype
+    return tuple(lax.rng_bit_generator(state, shape, dtype, lax.RandomAlgorithm[f"RNG_{name}"]))
 
 
 @define("rng")

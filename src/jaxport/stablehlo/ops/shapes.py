@@ -75,6 +75,11 @@ def slice_(x, *, start_indices, limit_indices, strides):
 
 @define("real_dynamic_slice")
 def real_dynamic_slice(x, starts, limits, strides, *, context):
+    start = context.operation.operands[1]
+    added = context.makers[2]
+    if not host.is_known(starts) and added is not None and added.name == "stablehlo.add" and start in added.operands:
+        (sizes,) = [context.values[value] for value in added.operands if value != start]
+        return lax.dynamic_slice(x, list(starts), host.dims_of(sizes, context.where))
     return lax.slice(host.as_jax(x), *(host.dims_of(sizes, context.where) for sizes in (starts, limits, strides)))
 
 

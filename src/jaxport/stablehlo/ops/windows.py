@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxport.stablehlo import recognised
+from jaxport.stablehlo import host, recognised
 from jaxport.stablehlo.ops.arithmetic import order_key
 from jaxport.stablehlo.registry import define
 
@@ -45,7 +45,7 @@ def _running(function, x, init, window, padding):
     if function not in _CUMULATIVE or len(axes) != 1 or window[axes[0]] != x.shape[axes[0]] or not _is_start(function, init):
         return None
     (axis,) = axes
-    size, pads = x.shape[axis], [tuple(map(int, pair)) for pair in padding]
+    size, pads = x.shape[axis], [tuple(pair) for pair in padding]
     if any(pair != (0, 0) for at, pair in enumerate(pads) if at != axis):
         return None
     if pads[axis] not in ((size - 1, 0), (0, size - 1)):
@@ -74,8 +74,21 @@ def reduce_window(
     context,
 ):
     xs, inits = _halves(xs)
+    return _windows(xs, inits, window_dimensions, window_strides, base_dilations, window_dilations, padding, regions, context)
+
+
+@define("@stablehlo.dynamic_reduce_window")
+def dynamic_reduce_window(x, init, *sizes, called_computations, context, **_):
+    window, strides, base, dilations, pads = (host.dims_of(each, context.where) for each in sizes)
+    module = context.walk.module
+    region = context.walk.region(module.functions[called_computations[0]].body, {})
+    padding = list(zip(pads[::2], pads[1::2], strict=True))
+    return _windows((x,), (init,), window, strides, base, dilations, padding, (region,), context)
+
+
+def _windows(xs, inits, window_dimensions, window_strides, base_dilations, window_dilations, padding, regions, context):
     ones = (1,) * len(window_dimensions)
-    padding = [(0, 0)] * len(ones) if padding is None else [tuple(map(int, pair)) for pair in padding]
+    padding = [(0, 0)] * len(ones) if padding is None else [tuple(pair) for pair in padding]
     monoid = recognised.monoid(regions[0]) if len(xs) == 1 else None
     plain = all(set(given or (1,)) == {1} for given in (window_strides, base_dilations, window_dilations))
     if monoid is not None and plain:
