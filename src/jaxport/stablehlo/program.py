@@ -188,8 +188,8 @@ class HloProgram:
         return [found[value] for value in self.module.main.body.returned]
 
     @property
-    def input_specs(self) -> tuple[Any, ...]:
-        """A spec for each argument, as `to_onnx` takes them: sizes that are open have names."""
+    def inputs(self) -> list[Any]:
+        """A specification for each argument, as `to_onnx` takes them: sizes that are open have names."""
         if self.exported is not None:
             structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in self.exported.in_avals]
             args, kwargs = jax.tree.unflatten(self.exported.in_tree, structs)
@@ -197,13 +197,13 @@ class HloProgram:
                 raise InvalidArgument(
                     "the artifact has arguments by name", where=f"`{self.name}`", instead="give `inputs` as `to_onnx` takes them"
                 )
-            return args
+            return list(args)
         scope = jax.export.SymbolicScope()
         specs = []
         for at, kind in enumerate(self.input_types):
             text = ", ".join(f"d{at}_{axis}" if size is None else str(size) for axis, size in enumerate(kind.shape))
             specs.append(jax.ShapeDtypeStruct(jax.export.symbolic_shape(text, scope=scope), kind.dtype))
-        return tuple(specs)
+        return specs
 
     @cached_property
     def input_names(self) -> tuple[str, ...]:
