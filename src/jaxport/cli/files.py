@@ -27,7 +27,6 @@ def model_file(path: Path | str) -> Path:
       InvalidArgument: there is no such file, it is a folder, or it is no ONNX file.
     """
     from jaxport.importer.loading.load import unreadable
-
     from jaxport.stablehlo.program import is_stablehlo
 
     if is_stablehlo(path):

@@ -16,7 +16,7 @@ from jaxport.stablehlo.program import HloProgram
 __all__ = ["framework"]
 
 
-class Compiled(Framework[HloProgram | NodeModule]):
+class CompiledPrograms(Framework[HloProgram | NodeModule]):
     """`jaxport.stablehlo`: the program itself opens and closes the blocks of its scopes."""
 
     namespaces = ("jaxport",)
@@ -47,4 +47,4 @@ class Compiled(Framework[HloProgram | NodeModule]):
         return fn.signature if isinstance(fn, HloProgram) else None
 
 
-framework = Compiled()
+framework = CompiledPrograms()

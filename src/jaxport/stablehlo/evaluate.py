@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import ChainMap
-from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
+from collections.abc import Container, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,28 +12,31 @@ import jax
 import numpy as np
 from jax.export import is_symbolic_dim
 
+from jaxport.blocks.marking.recorder import Boundary
 from jaxport.blocks.marking.window import current_recorder
 from jaxport.errors import LONGEST_REASON, InvalidArgument, JaxportError, ModelError, Refusal, Unsupported
-from jaxport.jaxprs import InconclusiveDimensionOperation, source_info_util
+from jaxport.jaxprs import InconclusiveDimensionOperation, PythonFunction, source_info_util
 from jaxport.stablehlo import host, recognised
 from jaxport.stablehlo.reading import unread
-from jaxport.stablehlo.registry import CONTEXT, Definition, definitions
+from jaxport.stablehlo.registry import CONTEXT, definitions
 from jaxport.stablehlo.scopes import Segment, segments
-from jaxport.stablehlo.tree import Body, HloModule, Operation, Tensor
+from jaxport.stablehlo.tree import Attributes, Body, HloModule, Operation, Tensor, Value
 
-__all__ = ["Walk", "refusals"]
+__all__ = ["HloWalk", "refusals"]
 
 source_info_util.register_exclusion(__file__)
 
-Values = MutableMapping[int, Any]
+Values = MutableMapping[int, Value]
 
-_SIZES = re.compile(r"dynamic_(?!slice|update_slice)|real_dynamic|\.if$|case|while|shape_assertion|dynamic_top_k|dynamic_approx|\.rng$")
+_SIZES = re.compile(
+    r"dynamic_(?!slice|update_slice)|real_dynamic|\.if$|case|while|shape_assertion|dynamic_top_k|dynamic_approx|\.rng$"
+)
 """Operations with operands that stay known: sizes, and conditions on them."""
 INLINED = re.compile(r"main|None|closed_call|_wrapped_jax_export_main|wrapped_.*|call_exported_.*|_?lambda_?")
 """Functions that only JAX's lowering has made, and nobody has named."""
 
 
-class Walk:
+class HloWalk:
     """One evaluation of a module.
 
     Attributes:
@@ -43,15 +46,15 @@ class Walk:
       known: names of values that the caller knows: those of `jax.global_constant`.
     """
 
-    def __init__(self, module: HloModule, params: Mapping[int, Any], largest: int, known: Mapping[str, Any]):
+    def __init__(self, module: HloModule, params: Mapping[int, Value], largest: int, known: Attributes):
         self.module, self.params, self.largest, self.known = module, params, largest, known
         self.is_dynamic = module.is_dynamic
-        self.jitted: dict[Any, Callable[..., Any]] = {}
-        self.modules: Mapping[str, Any] = {}
+        self.jitted: dict[Any, PythonFunction] = {}
+        self.modules: Attributes = {}
 
     # -- functions and regions -----------------------------------------------------------------------------------------
 
-    def function(self, name: str, operands: Sequence[Any]) -> tuple[Any, ...]:
+    def function(self, name: str, operands: Sequence[Value]) -> tuple[Value, ...]:
         """Return the results of a function: as a call that bears its name, unless nobody has named it."""
         plain = re.sub(r"_\d+$", "", name)
         meaning = recognised.function(self.module, plain, name)
@@ -76,7 +79,7 @@ class Walk:
             self.jitted[key] = jax.jit(call)
         return tuple(self.jitted[key](*(x for at, x in enumerate(operands) if at not in fixed)))
 
-    def run(self, body: Body, operands: Sequence[Any], around: Values) -> tuple[Any, ...]:
+    def run(self, body: Body, operands: Sequence[Value], around: Values) -> tuple[Value, ...]:
         """Return what a block returns."""
         values: Values = ChainMap(dict(zip(body.arguments, operands, strict=True)), around)  # type: ignore[arg-type]
         recorder = current_recorder()
@@ -87,20 +90,45 @@ class Walk:
         """Evaluate operations and the calls of modules."""
         for item in items:
             if isinstance(item, Segment):
-                item.call(self, values)
+                self.segment(item, values)
             else:
                 values.update(zip(item.results, self.operation(item, values), strict=True))
 
-    def region(self, body: Body, around: Values) -> Callable[..., tuple[Any, ...]]:
+    def segment(self, segment: Segment, values: Values) -> None:
+        """Evaluate a call of a module between its markers."""
+        recorder, module = current_recorder(), self.modules.get(".".join(segment.path))
+        if recorder is None or module is None:
+            self.items(segment.items, values)
+            return
+        read = [v for v in segment.inputs if v not in self.params and isinstance(values[v], jax.Array)]
+        names = {f"x{at}" if len(read) > 1 else "x": value for at, value in enumerate(read)}
+        known: dict[int, Value] = {}
+
+        def call(**arrays: Value) -> Value:
+            inner: Values = ChainMap({names[name]: array for name, array in arrays.items()}, values)  # type: ignore[arg-type]
+            self.items(segment.items, inner)
+            known.update((v, inner[v]) for v in segment.outputs if not isinstance(inner[v], jax.Array))
+            made = [inner[v] for v in segment.outputs if v not in known]
+            return made[0] if len(made) == 1 else made
+
+        arguments = {name: values[value] for name, value in names.items()}
+        made = recorder.call_method(module, "__call__", call, (), arguments, Boundary(module.type))
+        outputs = [value for value in segment.outputs if value not in known]
+        values.update(known | dict(zip(outputs, [made] if len(outputs) == 1 else made, strict=True)))
+
+    def region(self, body: Body, around: Values) -> PythonFunction:
         """Return a region as a function that returns a tuple."""
 
-        def call(*operands: Any) -> tuple[Any, ...]:
+        def call(*operands: Any) -> tuple[Value, ...]:
             return tuple(map(host.as_jax, self.run(body, operands, around)))
 
         def step(
-            operands: Sequence[Any], given: Mapping[int, Any], skipped: Container[int], wanted: Mapping[int, int]
-        ) -> tuple[tuple[Any, ...], dict[int, Any]]:
-            rest = [o for o in body.operations if id(o) not in skipped and not any(v in given for v in o.results)]
+            operands: Sequence[Value],
+            given: Mapping[int, Value],
+            skipped: Container[Operation],
+            wanted: Mapping[int, int],
+        ) -> tuple[tuple[Value, ...], dict[int, Value]]:
+            rest = [o for o in body.operations if o not in skipped and not any(v in given for v in o.results)]
             inner: Values = ChainMap({**dict(zip(body.arguments, operands, strict=True)), **given}, around)  # type: ignore[arg-type]
             shorter = replace(body, operations=rest)
             self.items(rest if current_recorder() is None else segments(shorter), inner)
@@ -111,7 +139,7 @@ class Walk:
 
     # -- operations ----------------------------------------------------------------------------------------------------
 
-    def operation(self, operation: Operation, values: Values) -> tuple[Any, ...]:
+    def operation(self, operation: Operation, values: Values) -> tuple[Value, ...]:
         """Return the results of an operation."""
         operands = [values[value] for value in operation.operands]
         try:
@@ -152,7 +180,7 @@ class Walk:
             "result": operation.types[0] if operation.types else None,
             "results": operation.types,
             "regions": tuple(self.region(body, values) for body in operation.bodies),
-            "context": Place(self, operation, given_operands, values),
+            "context": OperationPlace(self, operation, given_operands, values),
         }
         keywords = {p.name: context[n] for n, p in definition.keywords.items() if n in CONTEXT}
         keywords |= {
@@ -171,7 +199,7 @@ class Walk:
         callee = operation.attributes.get("callee") or operation.attributes["decomposition"]
         return self.function(callee, operands)
 
-    def checked(self, operation: Operation, made: Any) -> tuple[Any, ...]:
+    def checked(self, operation: Operation, made: Any) -> tuple[Value, ...]:
         """Return the results as a tuple, compared with the types that the module declares."""
         results = tuple(made) if isinstance(made, tuple | list) and not _is_tuple(operation) else (made,)
         results = () if made is None and not operation.types else results
@@ -192,10 +220,10 @@ class Walk:
         return results
 
 
-class Place:
+class OperationPlace:
     """An operation in a walk, for definitions that need more than values."""
 
-    def __init__(self, walk: Walk, operation: Operation, operands: Sequence[Any], values: Values):
+    def __init__(self, walk: HloWalk, operation: Operation, operands: Sequence[Value], values: Values):
         self.walk, self.operation, self.operands, self.values = walk, operation, operands, values
         self.where = _named(operation)
 
@@ -215,7 +243,7 @@ class Place:
         return [self.walk.module.makers.get(value) for value in self.operation.operands]
 
 
-def named(operation: Operation) -> tuple[str, dict[str, Any]]:
+def named(operation: Operation) -> tuple[str, Attributes]:
     """Return the name under which an operation is defined, and its attributes: those of a custom call are in its configuration."""
     given = unread(operation.attributes)
     if operation.name == "stablehlo.composite":
@@ -241,7 +269,9 @@ def refusals(module: HloModule) -> list[Refusal]:
             extra = [n for n in given if n not in definition.keywords] if not definition.is_plain else list(given)
             why = f"has the attribute `{extra[0]}`, which is not known" if extra else ""
         if why:
-            found.setdefault((name, operation.where), Refusal(name.removeprefix("@"), operation.where or "the module", why))
+            found.setdefault(
+                (name, operation.where), Refusal(name.removeprefix("@"), operation.where or "the module", why)
+            )
     return list(found.values())
 
 
@@ -261,7 +291,7 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind in "iubO" and value.ndim < 2 and value.size <= host.FEW
 
 
-def _differ(shape: Sequence[Any], declared: Sequence[int | None]) -> bool:
+def _differ(shape: Sequence[Value], declared: Sequence[int | None]) -> bool:
     return any(
         size is not None and not is_symbolic_dim(given) and given != size
         for given, size in zip(shape, declared, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,8 +11,8 @@ import numpy as np
 from jax.export import is_symbolic_dim
 
 from jaxport.errors import Refusal, ValueNotKnown
-from jaxport.jaxprs import Dim, InconclusiveDimensionOperation
-from jaxport.stablehlo.tree import Operation, Tensor
+from jaxport.jaxprs import Dim, InconclusiveDimensionOperation, PythonFunction
+from jaxport.stablehlo.tree import Operation, Tensor, Value
 
 __all__ = ["FEW", "MOST", "as_jax", "compute", "dims_of", "is_known", "sizes_of"]
 
@@ -100,7 +100,7 @@ _COMPARED = {
     "EQ": lambda x, y: _is_zero(x - y),
     "NE": lambda x, y: not _is_zero(x - y),
 }
-_ELEMENTWISE: dict[str, Callable[..., Any]] = {
+_ELEMENTWISE: dict[str, PythonFunction] = {
     "add": operator.add,
     "subtract": operator.sub,
     "multiply": operator.mul,
@@ -125,7 +125,7 @@ def _broadcast(x: np.ndarray, kind: Tensor, dimensions: Sequence[int]) -> np.nda
     return np.broadcast_to(x.reshape(shape), kind.shape)
 
 
-def compute(operation: Operation, operands: Sequence[Any]) -> np.ndarray | None:
+def compute(operation: Operation, operands: Sequence[Value]) -> np.ndarray | None:
     """Return the result of an operation on whole numbers that are all known; None if it is to be computed by JAX."""
     kind = operation.types[0] if len(operation.types) == 1 else None
     if not isinstance(kind, Tensor) or kind.dtype.kind not in "iub" or kind.bytes > MOST * kind.dtype.itemsize:
@@ -158,7 +158,7 @@ def compute(operation: Operation, operands: Sequence[Any]) -> np.ndarray | None:
     return None
 
 
-def _elementwise(function: Callable[..., Any], operands: Sequence[np.ndarray], kind: Tensor) -> np.ndarray:
+def _elementwise(function: PythonFunction, operands: Sequence[np.ndarray], kind: Tensor) -> np.ndarray:
     arrays = np.broadcast_arrays(*operands) if any(x.ndim == 0 for x in operands) else operands
     made = np.empty(arrays[0].shape, object)
     rows = zip(*(x.ravel().tolist() for x in arrays), strict=True)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.export import is_symbolic_dim
 
+from jaxport.jaxprs import PythonFunction
 from jaxport.stablehlo import host
-from jaxport.stablehlo.tree import Body, HloModule, Operation
+from jaxport.stablehlo.tree import Body, HloModule, Operation, Value
 
 __all__ = ["Counted", "counted", "scan"]
 
@@ -27,7 +27,9 @@ class Counted:
     length: Any
 
 
-def counted(module: HloModule, operation: Operation, carried: Sequence[Any], around: Mapping[int, Any]) -> Counted | None:
+def counted(
+    module: HloModule, operation: Operation, carried: Sequence[Value], around: Mapping[int, Value]
+) -> Counted | None:
     """Return how a loop counts: `while i < n` from a known start, by one; None for any other loop."""
     condition, body = operation.bodies
     compare = condition.operations[-1] if condition.operations else None
@@ -50,7 +52,9 @@ def counted(module: HloModule, operation: Operation, carried: Sequence[Any], aro
     return Counted(counter, first, length if is_symbolic_dim(length) else max(int(length), 0))
 
 
-def _limit(module: HloModule, condition: Body, body: Body, value: int, carried: Sequence[Any], around: Mapping[int, Any]) -> Any:
+def _limit(
+    module: HloModule, condition: Body, body: Body, value: int, carried: Sequence[Value], around: Mapping[int, Value]
+) -> Any:
     """Return the limit of a loop: a constant, a known value around the loop, or one that it carries unchanged."""
     if value in condition.arguments:
         place = condition.arguments.index(value)
@@ -62,7 +66,7 @@ def _limit(module: HloModule, condition: Body, body: Body, value: int, carried: 
     return known.ravel()[0] if host.is_known(known) else None
 
 
-def scan(carried: Sequence[Any], regions: Sequence[Callable[..., Any]], loop: Counted, context: Any) -> tuple[Any, ...]:
+def scan(carried: Sequence[Value], regions: Sequence[PythonFunction], loop: Counted, context: Any) -> tuple[Value, ...]:
     """Run a counted loop: its operands and results that are taken and written row by row are those of the scan."""
     body: Body = context.operation.bodies[1]
     rows = _Rows(context.walk.module, body, loop)
@@ -74,17 +78,19 @@ def scan(carried: Sequence[Any], regions: Sequence[Callable[..., Any]], loop: Co
     moving = [at for at in range(len(carried)) if at not in fixed and at not in ys and at != loop.counter]
     kind = body.types[loop.counter].dtype
 
-    def step(state: tuple[Any, ...], row: Any) -> Any:
+    def step(state: tuple[Value, ...], row: Any) -> Any:
         number, slices = row
         values = list(carried)
         values[loop.counter] = number
         for at, value in zip(moving, state, strict=True):
             values[at] = value
         given = {value: slices[str(at)] for at in xs for value in rows.reads[at]}
-        results, written = rows.run(context.walk, values, given, regions[1], ys)
+        results, written = rows.run(values, given, regions[1], ys)
         return tuple(host.as_jax(results[at]) for at in moving), tuple(written[at] for at in sorted(ys))
 
-    numbers = lax.add(lax.iota(kind, loop.length), np.array(loop.start, kind)) if not is_symbolic_dim(loop.start) else None
+    numbers = (
+        lax.add(lax.iota(kind, loop.length), np.array(loop.start, kind)) if not is_symbolic_dim(loop.start) else None
+    )
     if numbers is None:
         numbers = jnp.arange(loop.length, dtype=kind) + jnp.asarray(loop.start, kind)
     state = tuple(jnp.asarray(host.as_jax(carried[at])) for at in moving)
@@ -150,7 +156,12 @@ class _Rows:
         (taken, shaped), own = found
         shape = self._shape(value)
         is_row = taken.attributes["slice_sizes"] == (1, *shape[1:]) and shaped.types[0].shape == shape[1:]
-        return is_row and taken.operands[0] == own[0] and self._at_row(taken.operands[1:], own[1]) and shaped.operands == taken.results
+        return (
+            is_row
+            and taken.operands[0] == own[0]
+            and self._at_row(taken.operands[1:], own[1])
+            and shaped.operands == taken.results
+        )
 
     def _put_row(self, call: Operation, value: int) -> int | None:
         found, names = self._steps(call, value), ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
@@ -159,7 +170,9 @@ class _Rows:
         (widened, put), own = found
         shape, inner = self._shape(value), self.module.functions[call.attributes["callee"]].body
         axes = tuple(range(1, len(shape)))
-        is_row = widened.types[0].shape == (1, *shape[1:]) and widened.attributes.get("broadcast_dimensions", axes) == axes
+        is_row = (
+            widened.types[0].shape == (1, *shape[1:]) and widened.attributes.get("broadcast_dimensions", axes) == axes
+        )
         is_put = put.operands[:2] == (own[0], widened.results[0]) and self._at_row(put.operands[2:], own[1])
         if not is_row or not is_put or widened.operands[0] not in inner.arguments:
             return None
@@ -171,12 +184,14 @@ class _Rows:
 
     def _at_row(self, starts: Sequence[int], counter: int) -> bool:
         makers = [self.module.makers.get(value) for value in starts[1:]]
-        zeros = all(m is not None and m.name == "stablehlo.constant" and not np.any(m.attributes["value"]) for m in makers)
+        zeros = all(
+            m is not None and m.name == "stablehlo.constant" and not np.any(m.attributes["value"]) for m in makers
+        )
         return starts[0] == counter and zeros
 
     def run(
-        self, walk: Any, values: Sequence[Any], given: dict[int, Any], region: Callable[..., Any], ys: set[int]
-    ) -> tuple[tuple[Any, ...], dict[int, Any]]:
+        self, values: Sequence[Value], given: dict[int, Value], region: PythonFunction, ys: set[int]
+    ) -> tuple[tuple[Value, ...], dict[int, Value]]:
         """Return the results of one iteration, and the rows that are written."""
-        skipped = {id(self.writes[at][0]) for at in ys}
+        skipped = {self.writes[at][0] for at in ys}
         return region.step(values, given, skipped, {at: self.writes[at][1] for at in ys})  # type: ignore[attr-defined]

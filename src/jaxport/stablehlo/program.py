@@ -20,13 +20,14 @@ from jaxport.importer.limits import Limits
 from jaxport.importer.modules import NodeModule
 from jaxport.importer.names import unique, unique_identifiers
 from jaxport.jaxprs import source_info_util
+from jaxport.jaxprs.identity import IdentityMap
 from jaxport.jaxprs.releases import is_outside_traces
 from jaxport.phases import phase
 from jaxport.printable import printable
 from jaxport.stablehlo import ops  # noqa: F401  registers the definitions
-from jaxport.stablehlo.evaluate import Walk, refusals
+from jaxport.stablehlo.evaluate import HloWalk, refusals
 from jaxport.stablehlo.reading import BYTECODE, read_module
-from jaxport.stablehlo.scopes import Use, modules_of, untie, uses_of_constants
+from jaxport.stablehlo.scopes import ConstantUse, modules_of, untie, uses_of_constants
 from jaxport.stablehlo.tree import HloModule, Tensor
 
 __all__ = ["HloProgram", "from_stablehlo", "is_stablehlo", "program_of"]
@@ -87,7 +88,7 @@ def _loaded(artifact: Any) -> Any:
     """Return the bytes or the text of a module, or an artifact of `jax.export`."""
     if isinstance(artifact, jax.export.Exported):
         return artifact
-    if isinstance(artifact, str) and ("func.func" in artifact or "module" in artifact and "\n" in artifact):
+    if isinstance(artifact, str) and ("func.func" in artifact or ("module" in artifact and "\n" in artifact)):
         return artifact
     if isinstance(artifact, str | os.PathLike):
         path = Path(artifact)
@@ -153,7 +154,9 @@ class HloProgram:
         if self.exported is None:
             return []
         effects = [*self.exported.ordered_effects, *self.exported.unordered_effects]
-        return [Refusal(str(effect), "the artifact", "is an effect, which a function does not have") for effect in effects]
+        return [
+            Refusal(str(effect), "the artifact", "is an effect, which a function does not have") for effect in effects
+        ]
 
     # -- arguments and results -----------------------------------------------------------------------------------------
 
@@ -195,7 +198,9 @@ class HloProgram:
             args, kwargs = jax.tree.unflatten(self.exported.in_tree, structs)
             if kwargs:
                 raise InvalidArgument(
-                    "the artifact has arguments by name", where=f"`{self.name}`", instead="give `inputs` as `to_onnx` takes them"
+                    "the artifact has arguments by name",
+                    where=f"`{self.name}`",
+                    instead="give `inputs` as `to_onnx` takes them",
                 )
             return list(args)
         scope = jax.export.SymbolicScope()
@@ -208,7 +213,9 @@ class HloProgram:
     @cached_property
     def input_names(self) -> tuple[str, ...]:
         """The names of the arguments by position, as far as the artifact is flat: `x0`, `x1`, …"""
-        return tuple(unique_identifiers(f"x{at}" if len(self.input_types) > 1 else "x" for at in range(len(self.input_types))))
+        return tuple(
+            unique_identifiers(f"x{at}" if len(self.input_types) > 1 else "x" for at in range(len(self.input_types)))
+        )
 
     @property
     def signature(self) -> inspect.Signature | None:
@@ -262,10 +269,14 @@ class HloProgram:
         uses = uses_of_constants(self.module)
         found: list[tuple[int, str]] = []
         for number, value in self._constants.items():
-            use = uses.get(number, Use(()))
+            use = uses.get(number, ConstantUse(()))
             is_repeated = value.strides == (0,) * value.ndim
             is_weight = not is_repeated and (value.ndim >= PARAMETER or value.size >= LONG)
-            if jnp.issubdtype(value.dtype, jnp.inexact) and value.ndim and (is_weight or (value.ndim == 1 and use.scope)):
+            if (
+                jnp.issubdtype(value.dtype, jnp.inexact)
+                and value.ndim
+                and (is_weight or (value.ndim == 1 and use.scope))
+            ):
                 found.append((number, ".".join((*use.scope, _KINDS.get(use.operation, "constant")))))
         names: dict[str, int] = {}
         for number, place in found:
@@ -362,8 +373,11 @@ class HloProgram:
         main = self.module.main
         used = sum(getattr(x, "nbytes", 0) for x in leaves if not isinstance(x, jax.core.Tracer))
         values = {number: params[name] for number, name in self.names.items()}
-        largest = max(self.limits.bytes, self.limits.growth * (used + sum(v.nbytes for v in self._constants.values() if v.strides != (0,) * v.ndim)))
-        walk = Walk(self.module, values, largest, {})
+        largest = max(
+            self.limits.bytes,
+            self.limits.growth * (used + sum(v.nbytes for v in self._constants.values() if v.strides != (0,) * v.ndim)),
+        )
+        walk = HloWalk(self.module, values, largest, {})
         walk.modules = self.scopes
         kept = leaves if self.exported is None else [leaves[at] for at in self.exported.module_kept_var_idx]
         given = iter([jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in kept])
@@ -398,12 +412,11 @@ _KINDS = {
     "multiply": "scale",
 }
 """What a weight is called by what computes with it."""
-_programs: dict[int, tuple[Any, HloProgram]] = {}
+_programs: IdentityMap[jax.export.Exported, HloProgram] = IdentityMap()
 
 
 def program_of(exported: jax.export.Exported) -> HloProgram:
     """Return the program of an artifact, the same one each time."""
-    key = id(exported)
-    if key not in _programs or _programs[key][0] is not exported:
-        _programs[key] = exported, from_stablehlo(exported)
-    return _programs[key][1]
+    if exported not in _programs:
+        _programs[exported] = from_stablehlo(exported)
+    return _programs[exported]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +11,8 @@ import numpy as np
 
 from jaxport.errors import ModelError, Refusal, Unsupported
 from jaxport.importer.limits import Limits
-from jaxport.jaxprs.releases import MLIRError, mlir_module
-from jaxport.stablehlo.tree import Body, Function, HloModule, Operation, Tensor
+from jaxport.jaxprs.releases import mlir_module
+from jaxport.stablehlo.tree import Attributes, Body, Function, HloModule, Operation, Tensor
 
 __all__ = ["BYTECODE", "dtype_of", "read_module"]
 
@@ -76,7 +75,9 @@ def _malformed(error: Exception) -> Exception:
     return ModelError("the module is malformed", where=where, why=why, instead="write the artifact again")
 
 
-_QUANTIZED = "quantized types have no counterpart in JAX; write the artifact with `stablehlo-legalize-quant-to-math` run first"
+_QUANTIZED = (
+    "quantized types have no counterpart in JAX; write the artifact with `stablehlo-legalize-quant-to-math` run first"
+)
 
 
 class _Reading:
@@ -107,7 +108,9 @@ class _Reading:
                     instead="name the one to call `main`",
                 )
             functions["main"] = functions[public[0]]
-        names = [_text(self.mlir.operation.attributes["sym_name"])] if "sym_name" in self.mlir.operation.attributes else []
+        names = (
+            [_text(self.mlir.operation.attributes["sym_name"])] if "sym_name" in self.mlir.operation.attributes else []
+        )
         return HloModule(names[0] if names else "main", functions, self.makers)
 
     def function(self, operation: Any) -> Function:
@@ -127,7 +130,9 @@ class _Reading:
         if depth > self.limits.nesting:
             raise ModelError("regions nest too deeply", why=f"the limits allow {self.limits.nesting}")
         if len(region.blocks) != 1:
-            raise ModelError("a region has several blocks", instead="lower `cf` to `stablehlo.if` and `stablehlo.while`")
+            raise ModelError(
+                "a region has several blocks", instead="lower `cf` to `stablehlo.if` and `stablehlo.while`"
+            )
         block = region.blocks[0]
         arguments = tuple(self.number(value) for value in block.arguments)
         types = tuple(_type(value.type) for value in block.arguments)
@@ -158,7 +163,7 @@ class _Reading:
             self.makers[value] = read
         return read
 
-    def attributes(self, raw: Any) -> dict[str, Any]:
+    def attributes(self, raw: Any) -> Attributes:
         names = [name if isinstance(name, str) else name.name for name in raw.attributes]
         return {name: _attribute(raw.attributes[name]) for name in names}
 
@@ -219,7 +224,13 @@ def _text(attribute: Any) -> str:
     return str(getattr(attribute, "value", attribute)).strip('"')
 
 
-_DTYPES = {"i1": np.bool_, "bf16": ml_dtypes.bfloat16, "complex<f32>": np.complex64, "complex<f64>": np.complex128, "index": np.int64}
+_DTYPES = {
+    "i1": np.bool_,
+    "bf16": ml_dtypes.bfloat16,
+    "complex<f32>": np.complex64,
+    "complex<f64>": np.complex128,
+    "index": np.int64,
+}
 
 
 def dtype_of(text: str) -> np.dtype:
@@ -245,7 +256,7 @@ def dtype_of(text: str) -> np.dtype:
         ) from None
 
 
-_types: dict[str, Any] = {}
+_types: Attributes = {}
 
 
 def _type(kind: Any) -> Any:
@@ -263,7 +274,8 @@ def _read_type(text: str) -> Any:
     found = _TENSOR.match(text)
     if found is None:
         raise Unsupported(
-            "the module cannot be imported", [Refusal(text, "the types of the module", "only tensors can be computed with")]
+            "the module cannot be imported",
+            [Refusal(text, "the types of the module", "only tensors can be computed with")],
         )
     sizes = tuple(None if size == "?" else int(size) for size in found[1].split("x")[:-1])
     return Tensor(sizes, dtype_of(found[2]))
@@ -320,7 +332,10 @@ def _string(attribute: Any) -> str:
 def _read_text(text: str) -> Any:
     """Return an attribute of StableHLO: an enumeration as its word, the others as fields.
 
-    >>> _read_text("#stablehlo<comparison_direction LT>"), _read_text("#stablehlo.dot<lhs_contracting_dimensions = [1]>")
+    >>> (
+    ...     _read_text("#stablehlo<comparison_direction LT>"),
+    ...     _read_text("#stablehlo.dot<lhs_contracting_dimensions = [1]>"),
+    ... )
     ('LT', namespace(lhs_contracting_dimensions=(1,)))
     """
     word = re.fullmatch(r"#(?:stablehlo|chlo)<\w+ (\w+)>", text)
@@ -367,10 +382,14 @@ def _scope(location: str) -> tuple[str, ...]:
             part = inner[1]
         if part and not wrapped and part not in _STRUCTURE:
             names += part.split("/")
-    return tuple(name for name in names if re.fullmatch(r"[A-Za-z_~][\w.~\[\]-]*", name) and name != "~")[:LONGEST_SCOPE]
+    return tuple(name for name in names if re.fullmatch(r"[A-Za-z_~][\w.~\[\]-]*", name) and name != "~")[
+        :LONGEST_SCOPE
+    ]
 
 
-_STRUCTURE = frozenset({"while", "body", "cond", "scan", "closed_call", "checkpoint", "rematted_computation", "pjit", "custom_jvp_call"})
+_STRUCTURE = frozenset(
+    {"while", "body", "cond", "scan", "closed_call", "checkpoint", "rematted_computation", "pjit", "custom_jvp_call"}
+)
 
 
 def _parts(path: str) -> list[str]:
@@ -384,7 +403,7 @@ def _parts(path: str) -> list[str]:
     return parts
 
 
-def unread(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def unread(attributes: Attributes) -> Attributes:
     """Return the attributes that say what an operation computes: discardable ones, with a dot in their name, do not."""
     return {name: value for name, value in attributes.items() if "." not in name and name not in _SAY_NOTHING}
 

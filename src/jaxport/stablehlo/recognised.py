@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,12 +12,13 @@ import numpy as np
 from jax import lax
 
 from jaxport.importer.limits import Limits
+from jaxport.jaxprs import PythonFunction
 from jaxport.stablehlo.reading import read_module
 from jaxport.stablehlo.tree import Body, HloModule, Operation, Tensor, canonical
 
 __all__ = ["first_extreme", "function", "monoid", "of_sizes", "returned_argument", "sort_keys"]
 
-_MONOIDS: dict[str, Callable[..., Any]] = {
+_MONOIDS: dict[str, PythonFunction] = {
     "stablehlo.add": lax.add,
     "stablehlo.multiply": lax.mul,
     "stablehlo.maximum": lax.max,
@@ -28,7 +29,7 @@ _MONOIDS: dict[str, Callable[..., Any]] = {
 }
 
 
-def monoid(region: Any) -> Callable[..., Any] | None:
+def monoid(region: Any) -> PythonFunction | None:
     """Return the function of JAX that a region of two numbers is; None if it computes anything else."""
     body: Body = region.body
     if len(body.operations) != 1 or len(body.arguments) != 2:
@@ -46,23 +47,23 @@ def returned_argument(region: Any) -> int | None:
 
 
 @functools.lru_cache(256)
-def _lowered(function: Callable[..., Any], *specs: Any) -> HloModule:
+def _lowered(function: PythonFunction, *specs: Any) -> HloModule:
     structs = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in specs]
     return read_module(jax.jit(function).lower(*structs).as_text(), Limits())
 
 
-def _region(function: Callable[..., Any], name: str, *dtypes: np.dtype) -> Any:
+def _region(function: PythonFunction, name: str, *dtypes: np.dtype) -> Any:
     module = _lowered(function, *(((3, 3), dtype) for dtype in dtypes))
     found = next((o for o in module.operations() if o.name == name), None)
     return found and canonical(module, found.bodies[0])
 
 
 @functools.cache
-def _first(which: Callable[..., Any], index: np.dtype) -> Callable[..., Any]:
+def _first(which: PythonFunction, index: np.dtype) -> PythonFunction:
     return lambda x: which(x, 1, index)
 
 
-def first_extreme(module: HloModule, operation: Operation) -> Callable[..., Any] | None:
+def first_extreme(module: HloModule, operation: Operation) -> PythonFunction | None:
     """Return `lax.argmax` or `lax.argmin` if a reduction gives the extreme and the first of its positions."""
     kinds, makers = operation.types, [module.makers.get(value) for value in operation.operands]
     if len(kinds) != 2 or len(operation.attributes["dimensions"]) != 1 or kinds[1].dtype.kind not in "iu":
@@ -93,7 +94,7 @@ def _is_constant(operation: Operation | None) -> bool:
 
 
 @functools.cache
-def _sorted(keys: int) -> Callable[..., Any]:
+def _sorted(keys: int) -> PythonFunction:
     return lambda *xs: lax.sort(xs, 1, num_keys=keys)
 
 
@@ -116,7 +117,7 @@ def sort_keys(module: HloModule, body: Body, dtypes: Sequence[np.dtype]) -> int:
     return 0
 
 
-def function(module: HloModule, plain: str, name: str) -> Callable[..., Any] | None:
+def function(module: HloModule, plain: str, name: str) -> PythonFunction | None:
     """Return the function of `jax.nn` that a private function is, so that its own derivative is back; None if it is another."""
     meaning = getattr(jax.nn, plain, None)
     body = module.functions[name].body
@@ -132,7 +133,7 @@ def function(module: HloModule, plain: str, name: str) -> Callable[..., Any] | N
     return meaning if same else None
 
 
-_OF_SIZES: dict[str, Callable[..., Any]] = {"floor_divide": operator.floordiv, "remainder": operator.mod}
+_OF_SIZES: dict[str, PythonFunction] = {"floor_divide": operator.floordiv, "remainder": operator.mod}
 _PROBES = [(7, 2), (8, 2), (1, 3), (0, 5), (9, 4), (-7, 2), (-8, 4), (-1, 3), (12, 5)]
 
 

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
 
-import jax
-
-from jaxport.blocks.marking.recorder import Boundary
-from jaxport.blocks.marking.window import current_recorder
 from jaxport.importer.modules import NodeModule
 from jaxport.stablehlo.tree import Body, HloModule, Operation
 
-if TYPE_CHECKING:
-    from jaxport.stablehlo.evaluate import Walk
-
-__all__ = ["Segment", "modules_of", "segments", "untie", "uses_of_constants"]
+__all__ = ["ConstantUse", "Segment", "modules_of", "segments", "untie", "uses_of_constants"]
 
 
 @dataclass(eq=False)
@@ -28,29 +19,6 @@ class Segment:
     items: list[Operation | Segment]
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
-
-    def call(self, walk: Walk, values: MutableMapping[int, Any]) -> None:
-        """Evaluate the items between the markers of a call of the module."""
-        recorder = current_recorder()
-        module = walk.modules.get(".".join(self.path))
-        if recorder is None or module is None:
-            return walk.items(self.items, values)
-        read = [v for v in self.inputs if v not in walk.params and isinstance(values[v], jax.Array)]
-        names = {f"x{at}" if len(read) > 1 else "x": value for at, value in enumerate(read)}
-        known: dict[int, Any] = {}
-
-        def call(**arrays: Any) -> Any:
-            inner: Any = ChainMap({names[name]: array for name, array in arrays.items()}, values)  # type: ignore[arg-type]
-            walk.items(self.items, inner)
-            known.update((v, inner[v]) for v in self.outputs if not isinstance(inner[v], jax.Array))
-            made = [inner[v] for v in self.outputs if v not in known]
-            return made[0] if len(made) == 1 else made
-
-        arguments = {name: values[value] for name, value in names.items()}
-        made = recorder.call_method(module, "__call__", call, (), arguments, Boundary(module.type or "stablehlo.Module"))
-        outputs = [value for value in self.outputs if value not in known]
-        values.update(known | dict(zip(outputs, [made] if len(outputs) == 1 else made, strict=True)))
-        return None
 
 
 def segments(body: Body) -> list[Operation | Segment]:
@@ -63,12 +31,15 @@ def segments(body: Body) -> list[Operation | Segment]:
     read: dict[int, int] = dict.fromkeys(body.returned, len(rest))
     for at, (operation, _) in enumerate(rest):
         read.update(dict.fromkeys(_read(operation), at))
-    positions = {id(operation): at for at, (operation, _) in enumerate(rest)}
+    positions = {operation: at for at, (operation, _) in enumerate(rest)}
     return [o for o, _ in free] + _grouped(rest, 0, read, positions)
 
 
 def _grouped(
-    scoped: Sequence[tuple[Operation, tuple[str, ...]]], depth: int, read: Mapping[int, int], positions: Mapping[int, int]
+    scoped: Sequence[tuple[Operation, tuple[str, ...]]],
+    depth: int,
+    read: Mapping[int, int],
+    positions: Mapping[Operation, int],
 ) -> list[Operation | Segment]:
     items: list[Operation | Segment] = []
     start = 0
@@ -82,7 +53,7 @@ def _grouped(
         while end < len(scoped) and scoped[end][1][: depth + 1] == scope[: depth + 1]:
             end += 1
         inside = scoped[start:end]
-        last = positions[id(inside[-1][0])]
+        last = positions[inside[-1][0]]
         made = [value for operation, _ in inside for value in operation.results]
         reads = dict.fromkeys(value for operation, _ in inside for value in _read(operation))
         items.append(
@@ -123,23 +94,25 @@ def modules_of(module: HloModule) -> dict[str, NodeModule]:
 
 
 @dataclass(frozen=True)
-class Use:
+class ConstantUse:
     """Where a constant is used first, past what only moves it: the scope, and what computes with it."""
 
     scope: tuple[str, ...]
     operation: str = ""
 
 
-def uses_of_constants(module: HloModule) -> dict[int, Use]:
+def uses_of_constants(module: HloModule) -> dict[int, ConstantUse]:
     """Return the first use of each constant."""
-    found: dict[int, Use] = {}
+    found: dict[int, ConstantUse] = {}
     for operation in module.operations():
         for value in operation.operands if operation.name not in _MOVES else ():
             origin: Operation | None = module.makers.get(value)
             while origin is not None and origin.name in _MOVES:
                 origin = module.makers.get(origin.operands[0])
             if origin is not None and origin.name == "stablehlo.constant":
-                found.setdefault(origin.results[0], Use(operation.scope, operation.name.removeprefix("stablehlo.")))
+                found.setdefault(
+                    origin.results[0], ConstantUse(operation.scope, operation.name.removeprefix("stablehlo."))
+                )
     return found
 
 

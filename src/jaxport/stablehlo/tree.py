@@ -11,7 +11,14 @@ import numpy as np
 from jaxport.errors import ModelError
 from jaxport.importer.limits import Limits
 
-__all__ = ["Body", "Function", "HloModule", "Operation", "Tensor", "canonical"]
+__all__ = ["Attributes", "Body", "Function", "HloModule", "Kind", "Operation", "Tensor", "Value", "canonical"]
+
+Value = Any
+"""What an operation computes with: an array of JAX, a known one of NumPy, a tuple, or None for a token."""
+Kind = Any
+"""The type of a value: a `Tensor`, a tuple of types, or None for a token."""
+Attributes = Mapping[str, Any]
+"""Attributes by name, as Python values."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +61,8 @@ class Operation:
     name: str
     operands: tuple[int, ...]
     results: tuple[int, ...]
-    types: tuple[Any, ...]
-    attributes: Mapping[str, Any]
+    types: tuple[Kind, ...]
+    attributes: Attributes
     bodies: tuple[Body, ...] = ()
     scope: tuple[str, ...] = ()
     where: str = ""
@@ -69,7 +76,7 @@ class Body:
     """A block of operations: the numbers of its arguments, their types, and the numbers of what it returns."""
 
     arguments: tuple[int, ...]
-    types: tuple[Any, ...]
+    types: tuple[Kind, ...]
     operations: list[Operation]
     returned: tuple[int, ...]
 
@@ -93,8 +100,8 @@ class Function:
 
     name: str
     body: Body
-    argument_attributes: Sequence[Mapping[str, Any]]
-    result_attributes: Sequence[Mapping[str, Any]]
+    argument_attributes: Sequence[Attributes]
+    result_attributes: Sequence[Attributes]
 
 
 @dataclass(eq=False)
@@ -153,16 +160,16 @@ class HloModule:
         return self.counts[name]
 
 
-def canonical(module: HloModule, body: Body) -> Any:
+def canonical(module: HloModule, body: Body) -> tuple:
     """Return a key that bodies share if and only if they compute the same, operation by operation; called functions included."""
     numbers = {value: at for at, value in enumerate(body.arguments)}
     return _canonical(module, body, numbers)
 
 
-def _canonical(module: HloModule, body: Body, numbers: dict[int, int]) -> Any:
+def _canonical(module: HloModule, body: Body, numbers: dict[int, int]) -> tuple:
     for value in body.arguments:
         numbers.setdefault(value, len(numbers))
-    steps: list[Any] = []
+    steps: list[tuple] = []
     for operation in body.operations:
         callee = operation.attributes.get("callee") or operation.attributes.get("decomposition")
         inner = [canonical(module, module.functions[callee].body)] if callee else []

@@ -11,6 +11,7 @@ from jaxport.stablehlo import host
 from jaxport.stablehlo.ops.contractions import cholesky
 from jaxport.stablehlo.registry import define
 
+
 def _lapack(routine, kinds="sdcz"):
     return define(*(f"@lapack_{kind}{routine}_ffi" for kind in kinds))
 
@@ -23,7 +24,9 @@ def _no_error(a):
     return jnp.zeros(a.shape[:-2], np.int32)
 
 
-@define("@Sharding", "@SPMDFullToShardShape", "@SPMDShardToFullShape", "@annotate_device_placement", "@LayoutConstraint")
+@define(
+    "@Sharding", "@SPMDFullToShardShape", "@SPMDShardToFullShape", "@annotate_device_placement", "@LayoutConstraint"
+)
 def as_it_is(x, **_):
     return x
 
@@ -150,7 +153,14 @@ def trsm(a, b, *, side, uplo, trans_x, diag, **_):
     )  # fmt: skip
 
 
-@define("@ApproxTopK", "@PartialReduce", "@stablehlo.dynamic_approx_top_k", "@stablehlo.dynamic_top_k", "@TopK", "@mhlo.topk")
+@define(
+    "@ApproxTopK",
+    "@PartialReduce",
+    "@stablehlo.dynamic_approx_top_k",
+    "@stablehlo.dynamic_top_k",
+    "@TopK",
+    "@mhlo.topk",
+)
 def top_k(x, *rest, results, largest=True, context, **_):
     k = results[0].shape[-1]
     if k is None:

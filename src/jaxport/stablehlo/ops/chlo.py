@@ -81,7 +81,9 @@ def ragged_dot(x, y, sizes, *, ragged_dot_dimension_numbers, precision_config=()
     of = lambda name: tuple(getattr(ragged_dot_dimension_numbers, name, ()))
     contracting = (of("lhs_contracting_dimensions"), of("rhs_contracting_dimensions"))
     batching = (of("lhs_batching_dimensions"), of("rhs_batching_dimensions"))
-    numbers = lax.RaggedDotDimensionNumbers((contracting, batching), of("lhs_ragged_dimensions"), of("rhs_group_dimensions"))
+    numbers = lax.RaggedDotDimensionNumbers(
+        (contracting, batching), of("lhs_ragged_dimensions"), of("rhs_group_dimensions")
+    )
     precision = tuple(lax.Precision[name] for name in precision_config) or None
     return lax.ragged_dot_general(x, y, sizes, numbers, precision=precision, preferred_element_type=result.dtype)
 
@@ -89,5 +91,3 @@ def ragged_dot(x, y, sizes, *, ragged_dot_dimension_numbers, precision_config=()
 @define("aten.gelu", "odml.gelu", "aten.gelu.default")
 def gelu(x, *, approximate="none", **_):
     return jax.nn.gelu(x, approximate=approximate in ("tanh", True))
-
-

@@ -17,7 +17,9 @@ def _precision(precision_config):
 def dot_general(x, y, *, dot_dimension_numbers, precision_config=(), algorithm=None, result):
     del algorithm  # how exactly at least: the CPU computes in the type of the result
     of = lambda name: getattr(dot_dimension_numbers, f"{name}_dimensions", ())
-    contracting, batching = (tuple(of(f"{side}_{kind}") for side in ("lhs", "rhs")) for kind in ("contracting", "batching"))
+    contracting, batching = (
+        tuple(of(f"{side}_{kind}") for side in ("lhs", "rhs")) for kind in ("contracting", "batching")
+    )
     return lax.dot_general(x, y, (contracting, batching), _precision(precision_config), result.dtype)
 
 

@@ -70,5 +70,3 @@ def rng(low, high, sizes, *, rng_distribution, context):
         return lax.rng_uniform(low, high, shape)
     even = lambda: lax.rng_uniform(np.array(np.finfo(low.dtype).tiny, low.dtype), np.array(1, low.dtype), shape)
     return low + high * jnp.sqrt(-2 * jnp.log(even())) * jnp.cos(2 * np.array(np.pi, low.dtype) * even())
-
-

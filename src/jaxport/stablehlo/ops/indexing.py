@@ -21,13 +21,17 @@ def _of(numbers, name):
 
 @define("gather")
 def gather(x, indices, *, dimension_numbers, slice_sizes, indices_are_sorted=False):
-    names = ("offset_dims", "collapsed_slice_dims", "start_index_map", "operand_batching_dims", "start_indices_batching_dims")
+    names = (
+        "offset_dims",
+        "collapsed_slice_dims",
+        "start_index_map",
+        "operand_batching_dims",
+        "start_indices_batching_dims",
+    )
     numbers = lax.GatherDimensionNumbers(*(_of(dimension_numbers, name) for name in names))
     axis = getattr(dimension_numbers, "index_vector_dim", 0)
     numbers = _with_last(numbers, "start_indices_batching_dims", axis)
-    return lax.gather(
-        x, _rows(indices, axis), numbers, slice_sizes, indices_are_sorted=indices_are_sorted, mode="clip"
-    )
+    return lax.gather(x, _rows(indices, axis), numbers, slice_sizes, indices_are_sorted=indices_are_sorted, mode="clip")
 
 
 def _with_last(numbers, name, axis):
@@ -68,7 +72,13 @@ _SCATTERS = {
 def scatter(*xs, scatter_dimension_numbers, indices_are_sorted=False, unique_indices=False, regions):
     count = len(xs) // 2
     operands, indices, updates = xs[:count], xs[count], xs[count + 1 :]
-    names = ("update_window_dims", "inserted_window_dims", "scatter_dims_to_operand_dims", "input_batching_dims", "scatter_indices_batching_dims")
+    names = (
+        "update_window_dims",
+        "inserted_window_dims",
+        "scatter_dims_to_operand_dims",
+        "input_batching_dims",
+        "scatter_indices_batching_dims",
+    )
     numbers = lax.ScatterDimensionNumbers(*(_of(scatter_dimension_numbers, name) for name in names))
     axis = getattr(scatter_dimension_numbers, "index_vector_dim", 0)
     numbers, indices = _with_last(numbers, "scatter_indices_batching_dims", axis), _rows(indices, axis)
@@ -102,7 +112,11 @@ def _targets(shape, indices, updates, numbers):
     """Return the place in the flat operand of each element of the updates; -1 for windows that are not inside."""
     window = numbers.update_window_dims
     outer = [axis for axis in range(len(updates)) if axis not in window]
-    kept = [axis for axis in range(len(shape)) if axis not in (*numbers.inserted_window_dims, *numbers.operand_batching_dims)]
+    kept = [
+        axis
+        for axis in range(len(shape))
+        if axis not in (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    ]
     places, inside = jnp.zeros(updates, int), jnp.ones(updates, bool)
     stride = 1
     for axis in reversed(range(len(shape))):

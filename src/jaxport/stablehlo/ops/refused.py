@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from jaxport.stablehlo.registry import define
 
-_ACROSS = "communicates with other devices; write the artifact of the function that one device would run on all the data"
+_ACROSS = (
+    "communicates with other devices; write the artifact of the function that one device would run on all the data"
+)
 _OUTSIDE = "exchanges values with the host while it runs; pass them as arguments and results"
 _PLACE = "asks which device runs it; write the artifact for one device"
 _BOUNDED = "has a size up to a bound, which JAX does not have; write the artifact with names for sizes"

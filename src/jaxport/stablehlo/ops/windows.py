@@ -42,7 +42,12 @@ _CUMULATIVE = {lax.add: lax.cumsum, lax.mul: lax.cumprod, lax.max: lax.cummax, l
 def _running(function, x, init, window, padding):
     """Return the running reduction that a window over all that is before an element is; None if it is another."""
     axes = [axis for axis, size in enumerate(window) if size != 1]
-    if function not in _CUMULATIVE or len(axes) != 1 or window[axes[0]] != x.shape[axes[0]] or not _is_start(function, init):
+    if (
+        function not in _CUMULATIVE
+        or len(axes) != 1
+        or window[axes[0]] != x.shape[axes[0]]
+        or not _is_start(function, init)
+    ):
         return None
     (axis,) = axes
     size, pads = x.shape[axis], [tuple(pair) for pair in padding]
@@ -74,7 +79,9 @@ def reduce_window(
     context,
 ):
     xs, inits = _halves(xs)
-    return _windows(xs, inits, window_dimensions, window_strides, base_dilations, window_dilations, padding, regions, context)
+    return _windows(
+        xs, inits, window_dimensions, window_strides, base_dilations, window_dilations, padding, regions, context
+    )
 
 
 @define("@stablehlo.dynamic_reduce_window")
