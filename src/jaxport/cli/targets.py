@@ -41,7 +41,7 @@ def load_target(text: str) -> PythonFunction:
     anything, with literal arguments.
 
     Args:
-      text: `module:attribute`, where `attribute` may be dotted and may end with a call.
+      text: `module:attribute`, where `attribute` may be dotted and may end with a call; or the path of a compiled artifact.
 
     Returns:
       A callable.
@@ -57,6 +57,10 @@ def load_target(text: str) -> PythonFunction:
     jaxport.InvalidArgument: `partial(max, 2)` passes arguments that are not literals
     ...
     """
+    from jaxport.stablehlo.program import from_stablehlo, is_stablehlo
+
+    if is_stablehlo(text):
+        return from_stablehlo(text)
     module_name, colon, expression = text.partition(":")
     if not colon or not module_name or not expression:
         raise InvalidArgument(f'"{text}" is not a target', instead=_INSTEAD)

@@ -57,6 +57,7 @@ from jax._src.interpreters.mlir import _lowerings
 
 # Definitions of primitives, as JAX functions without public names; they serve as rules directly.
 from jax._src.lax.lax import _ragged_dot_general_impl as ragged_dot_general_impl
+from jax._src.lax.linalg import geqrf as _geqrf
 from jax._src.lax.special import (
     bessel_i0e_impl,
     igamma_grad_a_impl,
@@ -65,6 +66,8 @@ from jax._src.lax.special import (
     random_gamma_grad_impl,
     regularized_incomplete_beta_impl,
 )
+from jax._src.lib.mlir import ir as _ir
+from jax._src.lib.mlir.dialects import hlo as _stablehlo
 from jax._src.state import discharge as _discharge
 from jax.extend import source_info_util
 from jax.extend.core import (
@@ -76,7 +79,12 @@ from jax.extend.core import (
     jaxpr_as_fun,
     primitives as known_primitives,
 )
-from jax.extend.core.primitives import closed_call_p, convert_element_type_p, random_gamma_p
+from jax.extend.core.primitives import (
+    closed_call_p,
+    convert_element_type_p,
+    random_gamma_p,
+    threefry2x32_p as _threefry2x32_p,
+)
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from jaxport.jaxprs.aliases import Array, Effect, Parameters, PythonFunction
@@ -97,6 +105,7 @@ __all__ = [
     "JaxprEqn",
     "Literal",
     "LivenessRule",
+    "MLIRError",
     "Primitive",
     "Release",
     "Var",
@@ -114,6 +123,7 @@ __all__ = [
     "discharge_state",
     "failures_name_untested_jax",
     "flattree",
+    "geqrf",
     "get_opaque_trace_state",
     "igamma_grad_a_impl",
     "igamma_impl",
@@ -126,6 +136,7 @@ __all__ = [
     "known_primitives",
     "liveness_rule",
     "mlir",
+    "mlir_module",
     "named",
     "nameless",
     "native",
@@ -141,6 +152,7 @@ __all__ = [
     "release",
     "source_info_util",
     "struct_of",
+    "threefry2x32",
     "untested",
     "valid_jaxtype",
     "varying",
@@ -532,3 +544,29 @@ if release >= (0, 11):
 if release < (0, 10):
     _READERS["shard_map"] = _renamed("manual_axes", "newly_manual_axes")
     _MAKERS["shard_map"] = _renamed("newly_manual_axes", "manual_axes")
+
+
+def mlir_module(data: str | bytes) -> Any:
+    """Return a module of MLIR from its text, its bytecode, or a portable artifact of StableHLO.
+
+    Raises:
+      ValueError, MLIRError: the text or the bytecode is malformed.
+    """
+    with mlir.make_ir_context():
+        if isinstance(data, bytes) and b"StableHLO_v" in data[:64]:  # the producer of a portable artifact
+            return _stablehlo.deserialize_portable_artifact(_ir.Context.current, data)
+        return _ir.Module.parse(data)
+
+
+#: What MLIR raises for what it cannot parse.
+MLIRError: type[Exception] = _ir.MLIRError
+
+
+def geqrf(a: Array) -> Any:
+    """Return the factors of a matrix as LAPACK packs them: reflectors below R, and their scales."""
+    return _geqrf(a)
+
+
+def threefry2x32(*operands: Array) -> Any:
+    """Return the bits that the generator Threefry makes of a key and of a counter."""
+    return _threefry2x32_p.bind(*operands)
