@@ -176,7 +176,9 @@ def export(name: str, exporter: str, folder: Path) -> Path:
         torch.onnx.export(module, (example(),), path, dynamo=True, external_data=False, **options)
     model = onnx.load(path)
     for part in (*model.graph.node, *model.graph.value_info, *model.graph.initializer):
-        kept = [entry for entry in part.metadata_props if re.search(r"InputSpec|_scopes|_hierarchy|folded_from", entry.key)]
+        kept = [
+            entry for entry in part.metadata_props if re.search(r"InputSpec|_scopes|_hierarchy|folded_from", entry.key)
+        ]
         del part.metadata_props[:]  # where PyTorch was called from, among others
         part.metadata_props.extend(kept)
         part.doc_string = ""

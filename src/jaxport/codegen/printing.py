@@ -20,7 +20,7 @@ from jaxport.codegen.recorded.simplified import simplified
 from jaxport.codegen.source import Source, to_source
 from jaxport.codegen.writing.literals import comment
 from jaxport.errors import InvalidArgument
-from jaxport.importer.interface import ImportedProgram, in_model_order, with_all_weights, with_states
+from jaxport.importer.interface import ImportedProgram, in_model_order, with_states
 from jaxport.importer.names import Framework
 from jaxport.importer.traced.read_sizes import elements_for
 from jaxport.importer.traced.recorded_program import record
@@ -90,7 +90,7 @@ def _printed(
         with phase("Recording"):
             trained = frozenset(program.weights)
             program = in_model_order(program) if framework == "burn" else program
-            program = with_states(with_all_weights(program) if dialect is not None else program)
+            program = with_states(program, has_left_out=dialect is not None)
             if framework == "jax":
                 recorded = record(program, inputs)
             else:
