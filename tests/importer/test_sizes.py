@@ -272,7 +272,7 @@ def test_a_given_name_stands_for_the_one_of_the_file():
 @pytest.mark.parametrize(
     ("text", "constraint"),
     [
-        ("g (float[a, 4] x, float[b, 4] c) => (float[n, 4] y) { y = Add(x, c) }", '`a == b`.*"x": ("b", 4)'),
+        ("g (float[a, c] x, float[b] z) => (float[a, n] y) { y = Add(x, z) }", '`c == b`.*"x": ("a", "b")'),
         (
             "g (float[b, n] x) => (float[m, 8] y) { t = Constant<value_ints = [-1, 8]>() y = Reshape(x, t) }",
             '`mod(b*n, 8) == 0`.*"x": ("b", "8*n")',
