@@ -180,5 +180,8 @@ def _solved(argument: str, axis: int, linear: re.Match[str]) -> list[SizeStateme
     """Return what computes the name in a size, and refuses one that has none."""
     offset = int(f"{linear['sign'] or ''}{linear['offset'] or 0}")
     size, factor = AxisSize(argument, axis, -offset), int(linear["factor"] or 1)
-    refused = RefusedSize(size, "%", factor, f"{argument}.shape[{axis}] has to be {linear[0]}")
-    return [*[refused] * (factor > 1), SolvedSize(linear["name"], size, factor)]
+    place, least = f"{argument}.shape[{axis}]", offset + factor
+    refused = [RefusedSize(size, "%", factor, f"{place} has to be {linear[0]}")] * (factor > 1)
+    if factor > 1 and offset > 0:  # the name is 1 or more
+        refused.append(RefusedSize(AxisSize(argument, axis), "<", least, f"{place} has to be at least {least}"))
+    return [*refused, SolvedSize(linear["name"], size, factor)]

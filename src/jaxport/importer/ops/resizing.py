@@ -29,17 +29,16 @@ def resized_positions(n, size, scale, transform, roi):
         return at / scale
     if transform == "tf_crop_and_resize":
         start, end = np.float32(roi[0]), np.float32(roi[1])
-        if size == 1:
-            return at * 0 + (start + end) * last / 2
-        return start * last + at * (end - start) * last / (count - 1)
+        middle = (start + end) * last / 2
+        along = start * last + at * (end - start) * last / xp.where(count == 1, 1, count - 1).astype(xp.float32)
+        return xp.where(count == 1, middle, along)
     if transform == "tf_half_pixel_for_nn":
         return (at + np.float32(0.5)) / scale
-    if transform == "pytorch_half_pixel" and size == 1:
-        return at * 0
     if transform == "half_pixel_symmetric":
         middle = length / 2 * (1 - count / (scale * length))
         return middle + (at + np.float32(0.5)) / scale - np.float32(0.5)
-    return (at + np.float32(0.5)) / scale - np.float32(0.5)
+    half = (at + np.float32(0.5)) / scale - np.float32(0.5)
+    return xp.where(count == 1, 0, half).astype(xp.float32) if transform == "pytorch_half_pixel" else half
 
 
 @helper
