@@ -139,15 +139,13 @@ MAX = Reduction(
     lowest,
     jnp.max,
     max_pool,
-    computed_in(
-        uint8="bool uint8", int8="int8", float32="int16 uint16 float16 bfloat16 float32", float64="int32 uint32 float64"
-    ),
+    computed_in(uint8="bool uint8", int8="int8", float32="int16 uint16 float16 bfloat16 float32", float64="float64"),
 )
 MIN = Reduction(
     highest,
     jnp.min,
     min_pool,
-    computed_in(float32="bool int8 uint8 int16 uint16 float16 bfloat16 float32", float64="int32 uint32 float64"),
+    computed_in(float32="bool int8 uint8 int16 uint16 float16 bfloat16 float32", float64="float64"),
 )
 
 
