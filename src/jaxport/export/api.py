@@ -48,6 +48,7 @@ from jaxport.export.ports import (
 )
 from jaxport.export.precision.names import Border, Chosen, Named
 from jaxport.export.prepare import PreparedProgram
+from jaxport.export.prepare.drawn_once import refuse_drawn_once
 from jaxport.export.rules import BLOCK_RULES, RULES, imported
 from jaxport.export.rules.refused import CHECK_LEFT_OUT
 from jaxport.export.specs import Inputs, read_inputs
@@ -173,6 +174,8 @@ def to_onnx(
         read = read_inputs(inputs, input_params, constraints, double_precision, fn)
         wanted = selector(functions)
         traced, flags = _trace(fn, read, static_params, state, name, wanted)
+        if state == "refuse" and not flags:
+            refuse_drawn_once(traced, name, _weight_selector(weights))
         options = Options(
             fn=functools.partial(fn, **static_params) if static_params else fn,
             name=name,
@@ -269,7 +272,7 @@ def export_traced(traced: Traced, options: Options) -> Exported:
 
 def _finished(traced: Traced, options: Options) -> Exported:
     """Export a trace, without asking whether the target can run all of it."""
-    with releases.made_for(options.target.release):
+    with releases.made_for(options.target.release, web=options.target.web):
         exported = _export(traced, options)
         if options.single and options.choice is None:
             precisions.check_border(exported)
