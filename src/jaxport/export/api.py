@@ -334,6 +334,7 @@ def _export(traced: Traced, options: Options) -> Exported:
     graph.opset_imports[""] = options.opset
     ir_version = targets.ir_version(options.target, options.opset)
     model = ir.Model(graph, ir_version=ir_version, producer_name="jaxport")
+    _describe(model, options.fn)
     walker.functions.attach(model, options.opset, walker.domains)
     if left_out := sum(record.note == CHECK_LEFT_OUT for record in walker.records):
         model.metadata_props[CHECKS] = str(left_out)
@@ -353,6 +354,15 @@ def _export(traced: Traced, options: Options) -> Exported:
         pass_reports=tuple(reports),
         again=functools.partial(_again, options),
     )
+
+
+def _describe(model: ir.Model, fn: PythonFunction) -> None:
+    """Write what an imported program says of itself into the model that is made of it; jaxport's own entries are of another model."""
+    said = getattr(fn, "metadata", None) if hasattr(fn, "to_source") else None
+    if isinstance(said, dict):
+        said = {key: text for key, text in said.items() if not key.startswith("jaxport.")}
+        model.doc_string, model.graph.doc_string = said.pop("doc_string", None), said.pop("graph.doc_string", None)
+        model.metadata_props.update(said)
 
 
 def _again(options: Options, other: Traced, passes: int | None = None, reduced: bool = False) -> Exported:

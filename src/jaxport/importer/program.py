@@ -162,6 +162,7 @@ class Program:
         axes = batch if isinstance(batch, Mapping) else {}
         self._batches = None if batch is False else Batches(self.inputs, self.body.outputs, axes, self._static)
         self._warned = False
+        self._asked: dict[frozenset[str], Program] = {}
         self._calls = Calls(self._run, self.static_inputs, set_deciding_inputs(self.body))
 
     @cached_property
@@ -437,7 +438,8 @@ class Program:
           params: arrays for the initializers, by name, as `Program.params` has them.
           inputs: the inputs in the model's order: arrays, lists of arrays for sequences, None for an absent optional.
             Under `jax.jit`, the values of a closed-over NumPy array are known: shapes, loops and branches may depend on them.
-          named: inputs by name, or by the name made into a Python identifier.
+          named: inputs by name, or by the name made into a Python identifier; and initializers that are inputs of the graph, too,
+            whose values are the defaults of these.
           rng: a `jax.random` key for the model's random operators; without one they draw the same numbers each time. If
             the model has an input named `rng`, it is that input instead.
 
@@ -460,6 +462,13 @@ class Program:
         rng: Key | None,
     ) -> object:
         """Return what `apply` returns, for the program's own parameters if `params` is None."""
+        if given := {self._defaults[name] for name in named if name in self._defaults}:
+            program = self._asking_for(frozenset(given))
+            params = None if params is None else {name: array for name, array in params.items() if name not in given}
+            by_place = {value.name or "": array for value, array in zip(self.inputs, inputs, strict=False)}
+            rest = inputs[len(self.inputs) :]
+            named = by_place | {self._defaults.get(name, name): array for name, array in named.items()}
+            return program._applied(params, rest, named, rng)
         self._warn_of_narrowing()
         if rng is not None and "rng" in self._keywords:
             rng, named = None, {**named, "rng": rng}
@@ -505,6 +514,38 @@ class Program:
                 values |= self.weights.untrained
                 return evaluate_blocks(self.body, self._modules[2], values, rng)
             return evaluate(self.body, values, rng)
+
+    @cached_property
+    def _defaults(self) -> dict[str, str]:
+        """The initializers that a call may replace, as they are inputs of the graph, too, by the names that it may use."""
+        names = [value.name or "" for value in self.model.graph.inputs if value.name in self.model.graph.initializers]
+        return {**dict(zip(unique_identifiers(names), names, strict=True)), **{name: name for name in names}}
+
+    def _asking_for(self, names: frozenset[str]) -> Program:
+        """Return the program of which some initializers are inputs."""
+        if names not in self._asked:
+            model = self.model.clone()
+            for name in names:
+                model.graph.initializers.pop(name)
+            weights = [name for name in self.weights if name not in names]
+            self._asked[names] = self._variant(model, trainable=weights)
+        return self._asked[names]
+
+    @cached_property
+    def metadata(self) -> dict[str, str]:
+        """What the file says of itself, by key: its `metadata_props`, and the descriptions of the model and of its graph.
+
+        >>> import onnx.parser
+        >>> model = onnx.parser.parse_model(
+        ...     '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Abs(x) }'
+        ... )
+        >>> model.metadata_props.add(key="author", value="Ada")  # doctest: +ELLIPSIS
+        key: "author"...
+        >>> from_onnx(model).metadata
+        {'author': 'Ada'}
+        """
+        texts = {"doc_string": self.model.doc_string, "graph.doc_string": self.model.graph.doc_string}
+        return {**self.model.metadata_props, **{key: text for key, text in texts.items() if text}}
 
     @cached_property
     def _packed(self) -> Callable[..., object]:
