@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport import saving
+from jaxport import arguments, saving
 from jaxport.blocks.marking.window import current_recorder
 from jaxport.errors import AGAIN, boundary
 from jaxport.importer.arguments import by_name, checked, external
@@ -49,6 +49,16 @@ if TYPE_CHECKING:
 __all__ = ["Program", "from_onnx"]
 
 
+@arguments.takes(
+    "from_onnx",
+    trainable=arguments.SOME_NAMES,
+    ties=arguments.MODE_OR_NAMES,
+    sizes=arguments.COUNTS,
+    limits=arguments.instance_of(Limits),
+    batch=arguments.BATCH,
+    shardings=arguments.CHOSEN_BY_NAME,
+    strict=arguments.FLAG,
+)
 def from_onnx(
     source: ModelSource,
     *,
@@ -226,6 +236,7 @@ class Program:
     def to_source(
         self, folder: Folder = None, *, inputs: Given = None, framework: Framework, strict: bool = False
     ) -> AnySource: ...
+    @arguments.takes("to_source", inputs=arguments.NAMED, framework=arguments.TEXT, strict=arguments.FLAG)
     def to_source(
         self, folder: Folder = None, *, inputs: Given = None, framework: Framework = "nnx", strict: bool = False
     ) -> AnySource:
