@@ -16,6 +16,7 @@ MAY_SEE: dict[str, frozenset[str]] = {
     "printable": frozenset(),
     "columns": frozenset({"printable"}),
     "errors": frozenset({"columns", "printable"}),
+    "arguments": frozenset({"errors"}),
     "collecting": frozenset(),
     "deprecations": frozenset(),
     "phases": frozenset({"printable"}),
@@ -29,6 +30,7 @@ MAY_SEE: dict[str, frozenset[str]] = {
     "mox": frozenset({"columns", "errors", "collecting", "jaxprs", "files", "blocks", "frameworks", "printable"}),
     "export": frozenset(
         {
+            "arguments",
             "columns",
             "errors",
             "onnx_facts",
@@ -43,7 +45,19 @@ MAY_SEE: dict[str, frozenset[str]] = {
         }
     ),
     "importer": frozenset(
-        {"columns", "errors", "onnx_facts", "graph", "jaxprs", "files", "saving", "blocks", "phases", "printable"}
+        {
+            "arguments",
+            "columns",
+            "errors",
+            "onnx_facts",
+            "graph",
+            "jaxprs",
+            "files",
+            "saving",
+            "blocks",
+            "phases",
+            "printable",
+        }
     ),
     "codegen": frozenset({"blocks", "errors", "onnx_facts", "graph", "files", "jaxprs", "importer", "phases"}),
 }
