@@ -13,29 +13,7 @@ import numpy as np
 
 from jaxport.errors import InvalidArgument
 
-__all__ = [
-    "ARGUMENTS",
-    "BATCH",
-    "CHOSEN_BY_NAME",
-    "COUNT",
-    "COUNTS",
-    "FLAG",
-    "FUNCTIONS",
-    "INTEGERS",
-    "MODE_OR_NAMES",
-    "NAMED",
-    "NAMES",
-    "PATTERNS",
-    "POSITIONS",
-    "SIZES",
-    "SOME_NAMES",
-    "TEXT",
-    "TOLERANCE",
-    "Kind",
-    "check_kinds",
-    "instance_of",
-    "takes",
-]
+__all__ = ["check_kinds", "takes"]
 
 Taken = ParamSpec("Taken")
 Made = TypeVar("Made")
@@ -82,48 +60,56 @@ def _are_sizes(value: object) -> bool:
     return _is_named(value, _is_count) or _is_list_of(value, lambda one: _is_named(one, _is_count))
 
 
-FLAG = Kind(lambda value: isinstance(value, bool | np.bool_), "True or False")
-ARGUMENTS = Kind(
-    lambda value: callable(value) or isinstance(value, Mapping) or _is_list_of(value, lambda _: True),
-    "a list of arguments, a dict of them by name, or a sampler",
-)
-BATCH = Kind(lambda value: FLAG.holds(value) or _is_named(value), "True, False, or a dict of axes by name")
-COUNT = Kind(_is_count, "a whole number, 0 or more")
-TOLERANCE = Kind(_is_tolerance, "a finite number, 0 or more")
-TEXT = Kind(_is_text, "a text that is not empty")
-NAMES = Kind(lambda value: _is_list_of(value, lambda name: isinstance(name, str)), "a list of names")
-POSITIONS = Kind(lambda value: _is_list_of(value, _is_count), "a list of positions, counted from 0")
-NAMED = Kind(_is_named, "a dict by name")
-FUNCTIONS = Kind(lambda value: _is_list_of(value, callable), "a list of functions")
-PATTERNS = Kind(
-    lambda value: callable(value) or _is_text(value) or _is_list_of(value, _is_text),
-    "a pattern, a list of patterns, or a predicate",
-)
-SOME_NAMES = Kind(_is_collection, "a list or a set of names")
-MODE_OR_NAMES = Kind(lambda value: _is_text(value) or _is_collection(value), "a mode, or a list or a set of names")
-COUNTS = Kind(lambda value: _is_named(value, _is_count), "whole numbers by name, 0 or more")
-CHOSEN_BY_NAME = Kind(lambda value: callable(value) or _is_named(value), "a dict by name, or a function of names")
-SIZES = Kind(_are_sizes, 'sizes by name, {"B": 4}, or a list of these')
-INTEGERS = Kind(lambda value: _is_named(value, _are_integers), 'lists of integers by name, {"ids": [0]}')
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool | np.bool_)
 
 
-def instance_of(kind: type) -> Kind:
-    """Return what an argument of one class has to be."""
-    return Kind(lambda value: isinstance(value, kind), f"a `{kind.__name__}`")
+KINDS = {
+    "arguments": Kind(
+        lambda value: callable(value) or isinstance(value, Mapping) or _is_list_of(value, lambda _: True),
+        "a list of arguments, a dict of them by name, or a sampler",
+    ),
+    "axes": Kind(lambda value: _is_flag(value) or _is_named(value), "True, False, or a dict of axes by name"),
+    "chosen by name": Kind(lambda value: callable(value) or _is_named(value), "a dict by name, or a function of names"),
+    "count": Kind(_is_count, "a whole number, 0 or more"),
+    "counts": Kind(lambda value: _is_named(value, _is_count), "whole numbers by name, 0 or more"),
+    "flag": Kind(_is_flag, "True or False"),
+    "functions": Kind(lambda value: _is_list_of(value, callable), "a list of functions"),
+    "integers": Kind(lambda value: _is_named(value, _are_integers), 'lists of integers by name, {"ids": [0]}'),
+    "mode or names": Kind(
+        lambda value: _is_text(value) or _is_collection(value), "a mode, or a list or a set of names"
+    ),
+    "named": Kind(_is_named, "a dict by name"),
+    "names": Kind(lambda value: _is_list_of(value, lambda name: isinstance(name, str)), "a list of names"),
+    "patterns": Kind(
+        lambda value: callable(value) or _is_text(value) or _is_list_of(value, _is_text),
+        "a pattern, a list of patterns, or a predicate",
+    ),
+    "positions": Kind(lambda value: _is_list_of(value, _is_count), "a list of positions, counted from 0"),
+    "sizes": Kind(_are_sizes, 'sizes by name, {"B": 4}, or a list of these'),
+    "some names": Kind(_is_collection, "a list or a set of names"),
+    "text": Kind(_is_text, "a text that is not empty"),
+    "tolerance": Kind(_is_tolerance, "a finite number, 0 or more"),
+}
 
 
-def check_kinds(where: str, values: Mapping[str, object], **kinds: Kind) -> None:
+def _kind(kind: str | type) -> Kind:
+    """Return a kind by its name, or that of the instances of a class."""
+    return KINDS[kind] if isinstance(kind, str) else Kind(lambda value: isinstance(value, kind), f"a `{kind.__name__}`")
+
+
+def check_kinds(where: str, values: Mapping[str, object], **kinds: str | type) -> None:
     """Check values by the names of their arguments.
 
     Raises:
       InvalidArgument: one is of another kind.
 
-    >>> check_kinds("to_onnx", {"unroll_scans": -4}, unroll_scans=COUNT)
+    >>> check_kinds("to_onnx", {"unroll_scans": -4}, unroll_scans="count")
     Traceback (most recent call last):
     jaxport.InvalidArgument: unroll_scans=-4 is not a whole number, 0 or more
       where:   `to_onnx(unroll_scans=...)`
     """
-    for name, kind in kinds.items():
+    for name, kind in ((name, _kind(kind)) for name, kind in kinds.items()):
         if name in values and not kind.holds(values[name]):
             shown = repr(values[name])
             shown = f"{name}={shown}" if len(shown) < _LONG else f"`{name}`, a `{type(values[name]).__name__}`,"
@@ -133,7 +119,7 @@ def check_kinds(where: str, values: Mapping[str, object], **kinds: Kind) -> None
 _LONG = 80
 
 
-def takes(where: str, **kinds: Kind) -> Callable[[Callable[Taken, Made]], Callable[Taken, Made]]:
+def takes(where: str, **kinds: str | type) -> Callable[[Callable[Taken, Made]], Callable[Taken, Made]]:
     """Check the arguments of a function by their kinds before each call; None is taken where it is the default."""
 
     def decorate(function: Callable[Taken, Made]) -> Callable[Taken, Made]:

@@ -15,7 +15,8 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport import arguments, collecting, jaxprs
+from jaxport import collecting, jaxprs
+from jaxport.arguments import takes
 from jaxport.blocks.tracing import State, Traced
 from jaxport.errors import ExportError, InvalidArgument, Unsupported
 from jaxport.export import failures, passes as graph_passes, precisions, prepare
@@ -59,20 +60,20 @@ from jaxport.phases import phase
 
 
 @jaxprs.failures_name_untested_jax()
-@arguments.takes(
+@takes(
     "to_onnx",
-    input_params=arguments.NAMED,
-    static_params=arguments.NAMED,
-    input_names=arguments.NAMES,
-    output_names=arguments.NAMES,
-    inputs_as_nchw=arguments.POSITIONS,
-    outputs_as_nchw=arguments.POSITIONS,
-    double_precision=arguments.FLAG,
-    weights=arguments.PATTERNS,
-    unroll_scans=arguments.COUNT,
-    rules=arguments.NAMED,
-    passes=arguments.FUNCTIONS,
-    name=arguments.TEXT,
+    input_params="named",
+    static_params="named",
+    input_names="names",
+    output_names="names",
+    inputs_as_nchw="positions",
+    outputs_as_nchw="positions",
+    double_precision="flag",
+    weights="patterns",
+    unroll_scans="count",
+    rules="named",
+    passes="functions",
+    name="text",
 )
 @collecting.paused()
 def to_onnx(
@@ -208,9 +209,7 @@ def to_onnx(
             nonfinite=nonfinite,
             checks=checks,
             unroll_scans=unroll_scans,
-            rules={
-                key: Rule(key, r) if callable(r) and not isinstance(r, Rule) else r for key, r in (rules or {}).items()
-            },
+            rules={key: _rule(key, rule) for key, rule in (rules or {}).items()},
             passes=graph_passes.default(caches=chosen.caches, experts=chosen.experts) if passes is None else passes,
         )
         exported = None
@@ -498,6 +497,12 @@ def _name_outputs(graph: ir.Graph, outputs: Sequence[Port]) -> None:
         if port.name in taken:
             port.name = f"{port.name}_out"
         value.name = port.name
+
+
+def _rule(name: str, rule: Rule | PythonFunction) -> Rule:
+    if not (isinstance(rule, Rule) or callable(rule)):
+        raise InvalidArgument(f"the rule for `{name}` is no function", where="`to_onnx(rules=...)`")
+    return rule if isinstance(rule, Rule) else Rule(name, rule)
 
 
 def _name_of(fn: PythonFunction) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, get_args
 
 from jaxport.blocks.tracing import State
 from jaxport.errors import InvalidArgument
-from jaxport.export.emit.registry import Rule
-from jaxport.jaxprs import Jaxpr, PythonFunction
+from jaxport.jaxprs import Jaxpr
 from jaxport.jaxprs.walk import equations_within
 from jaxport.mox.programs.names import near
 
@@ -69,18 +68,16 @@ def weight_selector(weights: Weights, paths: Sequence[str]) -> Callable[[str], o
     return lambda path: any(fnmatch.fnmatchcase(path, choice) for choice in choices)
 
 
-def check_rules(rules: Mapping[str, Rule | PythonFunction], *programs: Jaxpr) -> None:
-    """Refuse rules that are no functions, and those for what the program does not do.
+def check_rules(rules: Iterable[str], *programs: Jaxpr) -> None:
+    """Refuse rules for what the program does not do, by their names.
 
     Raises:
-      InvalidArgument: a rule is one of these.
+      InvalidArgument: there is one.
     """
     equations = [equation for program in programs for equation in equations_within(program)] if rules else []
     blocks = (equation.params["block"].target for equation in equations if "block" in equation.params)
     known = {*(equation.primitive.name for equation in equations), *blocks}
-    for name, rule in rules.items():
-        if not (isinstance(rule, Rule) or callable(rule)):
-            raise InvalidArgument(f"the rule for `{name}` is no function", where="`to_onnx(rules=...)`")
+    for name in rules:
         if name not in known:
             raise InvalidArgument(
                 f"the rule for `{name}` would not be used",

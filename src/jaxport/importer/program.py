@@ -13,7 +13,8 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport import arguments, saving
+from jaxport import saving
+from jaxport.arguments import takes
 from jaxport.blocks.marking.window import current_recorder
 from jaxport.errors import AGAIN, boundary
 from jaxport.importer.arguments import by_name, checked, external
@@ -49,15 +50,15 @@ if TYPE_CHECKING:
 __all__ = ["Program", "from_onnx"]
 
 
-@arguments.takes(
+@takes(
     "from_onnx",
-    trainable=arguments.SOME_NAMES,
-    ties=arguments.MODE_OR_NAMES,
-    sizes=arguments.COUNTS,
-    limits=arguments.instance_of(Limits),
-    batch=arguments.BATCH,
-    shardings=arguments.CHOSEN_BY_NAME,
-    strict=arguments.FLAG,
+    trainable="some names",
+    ties="mode or names",
+    sizes="counts",
+    limits=Limits,
+    batch="axes",
+    shardings="chosen by name",
+    strict="flag",
 )
 def from_onnx(
     source: ModelSource,
@@ -236,7 +237,7 @@ class Program:
     def to_source(
         self, folder: Folder = None, *, inputs: Given = None, framework: Framework, strict: bool = False
     ) -> AnySource: ...
-    @arguments.takes("to_source", inputs=arguments.NAMED, framework=arguments.TEXT, strict=arguments.FLAG)
+    @takes("to_source", inputs="named", framework="text", strict="flag")
     def to_source(
         self, folder: Folder = None, *, inputs: Given = None, framework: Framework = "nnx", strict: bool = False
     ) -> AnySource:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import numpy as np
 
-from jaxport.arguments import ARGUMENTS, COUNT, FLAG, INTEGERS, SIZES, TOLERANCE, takes
+from jaxport.arguments import takes
 from jaxport.blocks.tracing import Traced, trace
 from jaxport.errors import InvalidArgument, check_inputs_exist
 from jaxport.export import failures, specs
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 @takes(
     "verify",
-    inputs=ARGUMENTS,
-    sizes=SIZES,
-    rtol=TOLERANCE,
-    atol=TOLERANCE,
-    avoid=INTEGERS,
-    seed=COUNT,
-    check=FLAG,
-    per_block=FLAG,
+    inputs="arguments",
+    sizes="sizes",
+    rtol="tolerance",
+    atol="tolerance",
+    avoid="integers",
+    seed="count",
+    check="flag",
+    per_block="flag",
 )
 def verify(
     exported: ExportedModel,
@@ -131,12 +131,12 @@ def _session(exported: ExportedModel) -> Session:
 
 @takes(
     "verify_file",
-    sizes=SIZES,
-    rtol=TOLERANCE,
-    atol=TOLERANCE,
-    avoid=INTEGERS,
-    seed=COUNT,
-    check=FLAG,
+    sizes="sizes",
+    rtol="tolerance",
+    atol="tolerance",
+    avoid="integers",
+    seed="count",
+    check="flag",
 )
 def verify_file(
     path: str | os.PathLike[str],

@@ -26,7 +26,7 @@ from jaxport import __version__
 from jaxport.cli.files import output_file
 from jaxport.cli.tables import console
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import PythonFunction
+from jaxport.jaxprs import Parameters, PythonFunction
 from jaxport.phases import progress
 
 __all__ = ["Settings", "command", "settings", "tell"]
@@ -71,7 +71,7 @@ settings = Settings()
 """Those of the command that runs; `main` resets them."""
 
 
-def tell(values: Mapping[str, object] | Sequence[object], *parts: RenderableType) -> None:
+def tell(values: Parameters | Sequence[object], *parts: RenderableType) -> None:
     """Print the result of a command: `values` as JSON if the user asked for it, otherwise `parts`, one below the other.
 
     >>> tell({"nodes": 1}, "1 node")
@@ -147,7 +147,7 @@ def command(
 
 
 def _check_options(
-    context: typer.Context, values: Mapping[str, Any], needs: Mapping[str, Sequence[str]], unless: Mapping[str, str]
+    context: typer.Context, values: Parameters, needs: Mapping[str, Sequence[str]], unless: Mapping[str, str]
 ) -> None:
     """Refuse options that would have no effect, and numbers below 0, which no option takes."""
     options = {str(parameter.name): f"`{parameter.opts[0]}`" for parameter in context.command.params}
@@ -155,7 +155,8 @@ def _check_options(
     given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
     where = f"`{context.command_path}`"
     for name in [name for name in options if name in given]:
-        for value in values[name] if isinstance(values.get(name), list) else [values.get(name)]:
+        one_or_several = values.get(name)
+        for value in one_or_several if isinstance(one_or_several, list) else [one_or_several]:
             if isinstance(value, int | float) and not (math.isfinite(value) and value >= 0):
                 raise InvalidArgument(f"{options[name]} is {value}, not a finite number, 0 or more", where=where)
         if name in needs and given.isdisjoint(needs[name]):
