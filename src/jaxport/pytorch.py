@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.arguments import takes
 from jaxport.errors import ExportError, InvalidArgument, NotInstalled, boundary
 from jaxport.importer.limits import Limits
 from jaxport.importer.program import Program
@@ -41,6 +42,7 @@ OPSET = 23
 """The operator set that PyTorch writes: the first in which attention is one operator."""
 
 
+@takes("from_torch", kwargs="named", trainable="some names", ties="mode or names", limits=Limits, verify="flag")
 def from_torch(
     module: torch.nn.Module,
     args: Sequence[object] = (),

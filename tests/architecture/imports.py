@@ -16,6 +16,7 @@ MAY_SEE: dict[str, frozenset[str]] = {
     "printable": frozenset(),
     "columns": frozenset({"printable"}),
     "errors": frozenset({"columns", "printable"}),
+    "arguments": frozenset({"errors"}),
     "collecting": frozenset(),
     "lazy_sympy": frozenset(),
     "deprecations": frozenset(),
@@ -31,6 +32,7 @@ MAY_SEE: dict[str, frozenset[str]] = {
     "mox": frozenset({"columns", "errors", "collecting", "jaxprs", "files", "blocks", "frameworks", "printable"}),
     "export": frozenset(
         {
+            "arguments",
             "columns",
             "errors",
             "onnx_facts",
@@ -46,6 +48,7 @@ MAY_SEE: dict[str, frozenset[str]] = {
     ),
     "importer": frozenset(
         {
+            "arguments",
             "columns",
             "errors",
             "onnx_facts",

@@ -11,7 +11,7 @@ from flax import nnx
 
 import jaxport
 from jaxport import mox as package
-from jaxport.jaxprs.ownership import owned
+from jaxport.jaxprs.identity import owned
 
 X = jnp.ones((2, 4))
 

@@ -23,9 +23,8 @@ from jaxport.blocks.marking.targets import bound_again, with_markers
 from jaxport.blocks.marking.window import activation, current_recorder
 from jaxport.errors import InvalidArgument, StateChanged
 from jaxport.jaxprs import Array, Parameters, PythonFunction, TreeDef, source_info_util
-from jaxport.jaxprs.identity import IdentityMap, IdentitySet
+from jaxport.jaxprs.identity import IdentityMap, IdentitySet, owned
 from jaxport.jaxprs.meshes import is_on_mesh, of_no_mesh, without_explicit_axes, without_meshes
-from jaxport.jaxprs.ownership import owned
 from jaxport.jaxprs.rewrite import with_values
 from jaxport.jaxprs.walk import used_variables
 from jaxport.phases import phase

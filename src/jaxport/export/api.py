@@ -6,9 +6,8 @@ trace → jaxpr with blocks → walk → graph passes → names, opset, metadata
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +16,12 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport import collecting, jaxprs
+from jaxport.arguments import takes
 from jaxport.blocks.tracing import State, Traced
 from jaxport.errors import ExportError, InvalidArgument, Unsupported
 from jaxport.export import failures, passes as graph_passes, precisions, prepare
 from jaxport.export.calibration import Calibration
-from jaxport.export.choices import Checks, Fold, Nonfinite, Weights, check_choices
+from jaxport.export.choices import Checks, Fold, Nonfinite, Weights, check_choices, check_rules, weight_selector
 from jaxport.export.delivery import minimal_opset, roles, targets
 from jaxport.export.delivery.requirements import CHECKS
 from jaxport.export.delivery.roles import role_of
@@ -61,6 +61,21 @@ from jaxport.phases import phase
 
 
 @jaxprs.failures_name_untested_jax()
+@takes(
+    "to_onnx",
+    input_params="named",
+    static_params="named",
+    input_names="names",
+    output_names="names",
+    inputs_as_nchw="positions",
+    outputs_as_nchw="positions",
+    double_precision="flag",
+    weights="patterns",
+    unroll_scans="count",
+    rules="named",
+    passes="functions",
+    name="text",
+)
 @collecting.paused()
 def to_onnx(
     fn: PythonFunction,
@@ -197,7 +212,7 @@ def to_onnx(
             nonfinite=nonfinite,
             checks=checks,
             unroll_scans=unroll_scans,
-            rules={key: r if isinstance(r, Rule) else Rule(key, r) for key, r in (rules or {}).items()},
+            rules={key: _rule(key, rule) for key, rule in (rules or {}).items()},
             passes=graph_passes.default(caches=chosen.caches, experts=chosen.experts) if passes is None else passes,
         )
         exported = None
@@ -320,6 +335,7 @@ def _export(traced: Traced, options: Options) -> Exported:
         functions=FunctionBuilder(options.wanted),
     )
     program = prepare.prepare(traced, rules, walker.is_whole)
+    check_rules(options.rules, traced.jaxpr.jaxpr, program.jaxpr)
     op = Emitter(walker, Scope("main"), Place())
     operands, ports, defaults = _enter(op, traced, program, options)
     with phase("Writing operators"):
@@ -429,7 +445,7 @@ def _enter(
     jax_avals, avals = traced.jaxpr.in_avals, program.jaxpr.in_avals
     count = len(program.weights)
     names = unique_names(options.input_names, program.input_paths, "input_names")
-    is_input = _weight_selector(options.weights)
+    is_input = weight_selector(options.weights, [weight.path for weight in program.weights])
     check_nchw(options.inputs_as_nchw, [a.shape for a in jax_avals[count:]], "inputs_as_nchw")
     ports, operands, defaults = [], [], {}
     for index, (name, jax_aval, aval) in enumerate(zip(names, jax_avals[count:], avals[count:], strict=True)):
@@ -496,14 +512,10 @@ def _name_outputs(graph: ir.Graph, outputs: Sequence[Port]) -> None:
         value.name = port.name
 
 
-def _weight_selector(weights: Weights) -> Callable[[str], object]:
-    """Return a predicate on parameter paths: whether a parameter becomes an input of the graph."""
-    if callable(weights):
-        return weights
-    if weights in ("constants", "inputs"):
-        return lambda _: weights == "inputs"
-    patterns = [weights] if isinstance(weights, str) else list(weights)
-    return lambda path: any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+def _rule(name: str, rule: Rule | PythonFunction) -> Rule:
+    if not (isinstance(rule, Rule) or callable(rule)):
+        raise InvalidArgument(f"the rule for `{name}` is no function", where="`to_onnx(rules=...)`")
+    return rule if isinstance(rule, Rule) else Rule(name, rule)
 
 
 def _name_of(fn: PythonFunction) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 from jaxport.blocks.marking.recorder import calls_left
+from jaxport.blocks.marking.window import loaded_frameworks
 from jaxport.blocks.tracing import Traced, trace
 from jaxport.errors import ExportError, InvalidArgument, JaxportError
 from jaxport.export.flags.tracing_flags import input_paths, with_flags
@@ -268,13 +269,11 @@ def check_result(traced: Traced, name: str) -> None:
     Raises:
       InvalidArgument: it is.
     """
-    from jaxport.frameworks import loaded
-
     root = traced.out_tree.node_data()
     kind = object if root is None else root[0]
     static = list(traced.static_outputs.values())
     made = next((value for value in static if callable(value)), None) if not traced.output_paths else None
-    called = (FunctionType, functools.partial, *(base for framework in loaded() for base in framework.bases))
+    called = (FunctionType, functools.partial, *(base for framework in loaded_frameworks() for base in framework.bases))
     # Results may be modules that hold arrays, such as the solution of a differential equation.
     is_model = issubclass(kind, called) and any("__call__" in vars(one) for one in kind.__mro__)
     if is_model or made is not None:

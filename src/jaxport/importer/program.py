@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport import saving
+from jaxport.arguments import takes
 from jaxport.blocks.marking.window import current_recorder
 from jaxport.errors import AGAIN, boundary
 from jaxport.importer.arguments import by_name, checked, external
@@ -50,6 +51,16 @@ if TYPE_CHECKING:
 __all__ = ["Program", "from_onnx"]
 
 
+@takes(
+    "from_onnx",
+    trainable="some names",
+    ties="mode or names",
+    sizes="counts",
+    limits=Limits,
+    batch="axes",
+    shardings="chosen by name",
+    strict="flag",
+)
 def from_onnx(
     source: ModelSource,
     *,
@@ -229,6 +240,7 @@ class Program:
     def to_source(
         self, folder: Folder = None, *, inputs: Given = None, framework: Framework, strict: bool = False
     ) -> AnySource: ...
+    @takes("to_source", inputs="named", framework="text", strict="flag")
     def to_source(
         self, folder: Folder = None, *, inputs: Given = None, framework: Framework = "nnx", strict: bool = False
     ) -> AnySource:

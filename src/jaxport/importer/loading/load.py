@@ -26,7 +26,7 @@ from jaxport.importer.loading.gate import Gate, tensors
 from jaxport.importer.loading.lifting import has_hidden, lift
 from jaxport.importer.loading.mapping import Buffer
 from jaxport.importer.loading.ordering import in_order
-from jaxport.jaxprs.ownership import is_lent, owned
+from jaxport.jaxprs.identity import is_lent, owned
 
 __all__ = ["ModelSource", "as_written", "is_source", "load", "unreadable"]
 

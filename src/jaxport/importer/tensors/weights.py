@@ -23,8 +23,8 @@ from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.image_layout import HWIO, OIHW, order
 from jaxport.importer.values.stored import tensor_value
 from jaxport.jaxprs import Array
+from jaxport.jaxprs.identity import owned
 from jaxport.jaxprs.meshes import on_host
-from jaxport.jaxprs.ownership import owned
 
 __all__ = ["Shardings", "Weights"]
 

@@ -68,7 +68,7 @@ def quantize(
 ) -> Factory:
     """Quantize weights only: store each weight that the selected layers multiply by in few bits, with scales.
 
-    There is one scale per output channel (each index of all axes that are not contracted; of a table that is looked up in,
+    There is one scale per output channel (each index of all axes that are not contracted; of a table that is a head, too,
     each row) or per index of `axis`; with `group`, one for each group of weights along the contracted axis, or of a row. The
     stored arrays are in `Mox.state`: training does not change them.
 
@@ -116,7 +116,7 @@ def quantize(
                     why=f"`{kernel.path}` of `{match.shown}` has {value.ndim} axes",
                     instead="leave `axis` out, for one scale per output channel",
                 )
-            # A table has rows, whether they are looked up or, as a head, multiplied by.
+            # Of a tied table the rows are looked up, and multiplied by as the columns of a head.
             rows, columns = (
                 (kernel.inputs, kernel.outputs or kernel.inputs) if kernel.is_table else (kernel.outputs, kernel.inputs)
             )

@@ -22,8 +22,7 @@ from jaxport.errors import InvalidArgument, QueryError, Unsupported
 from jaxport.jaxprs import Array, Atom, Aval, Effect, aval_of
 from jaxport.jaxprs.alike import same_aval
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS, Widening, stacked, widened
-from jaxport.jaxprs.identity import IdentityMap
-from jaxport.jaxprs.ownership import owned
+from jaxport.jaxprs.identity import IdentityMap, owned
 from jaxport.jaxprs.rewrite import alone, inlined, replaced, with_operands
 from jaxport.jaxprs.vmap_axes import Levels, spread
 from jaxport.jaxprs.walk import Location, bodies, used_variables
@@ -245,7 +244,7 @@ class _Editor(Generic[Program]):
             made.inline(edited[0], operand_list, equation.outvars)
             return None
         if equation.primitive.name in DISSOLVED:
-            equation = _as_block(equation, self.matches[here])
+            equation = placing.as_block(equation, self.matches[here])
         # `refusal` has seen to it that the equation takes more inputs.
         (*before, equation), _ = widened(equation, Widening(edited, keys, operands, sliced))
         made.equations += before
@@ -455,24 +454,6 @@ class _Editor(Generic[Program]):
             body = equation.params["jaxpr"].jaxpr
             escaped = body.replace(outvars=body.outvars[results:], debug_info=jaxprs.nameless(body))
             made.inline(escaped, equation.invars, escaping)
-
-
-def _as_block(equation: JaxprEqn, match: TracedCall) -> JaxprEqn:
-    """Turn a wrapper that is replaced into a block with the edited body, which a call of the original then runs."""
-    (body,) = bodies(equation.params)
-    block = Block(
-        target=match.type,
-        name=match.path.rpartition(".")[2],
-        path=match.path,
-        kind="function",
-        method="",
-        arguments=arguments_of(match.node),
-        results=len(equation.outvars),
-        returns=returns_of(match.node),
-        edited=True,
-    )
-    params = {"jaxpr": jaxprs.closed(body, ()), "block": block}
-    return equation.replace(primitive=block_p, params=params)
 
 
 def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: TracedCall) -> JaxprEqn:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from jaxport.blocks.block import Block, FrozenMapping
+from jaxport import jaxprs
+from jaxport.blocks.block import Block, FrozenMapping, block_p
 from jaxport.blocks.callables.places import joined
 from jaxport.jaxprs import Jaxpr, JaxprEqn, Var
 from jaxport.jaxprs.rewrite import EquationRewriting, Rewriting
-from jaxport.jaxprs.walk import with_equations
+from jaxport.jaxprs.walk import bodies, with_equations
 from jaxport.mox.programs.original import original_p
 from jaxport.mox.programs.tree import AROUND, WRAPPED, equations_by_name, name_below
-from jaxport.mox.querying.calls import IN_PLACE, REPLACED
+from jaxport.mox.querying.calls import IN_PLACE, REPLACED, TracedCall, arguments_of, returns_of
 from jaxport.mox.substitution.cleanup import with_block, with_names
 
-__all__ = ["as_call", "options_around", "placed", "relative", "with_original"]
+__all__ = ["as_block", "as_call", "options_around", "placed", "relative", "with_original"]
 
 
 def relative(jaxpr: Jaxpr, base: str) -> Jaxpr:
@@ -50,6 +51,24 @@ class _Placing(Rewriting):
         name = block.name if not block.path and not self.base else path.rpartition(".")[2]
         named = with_names(block, lambda weight: self.names.get(weight) or joined(self.base, weight))
         return replace(named, path=path, name=name)
+
+
+def as_block(equation: JaxprEqn, match: TracedCall) -> JaxprEqn:
+    """Turn a wrapper that is replaced into a block with the edited body, which a call of the original then runs."""
+    (body,) = bodies(equation.params)
+    block = Block(
+        target=match.type,
+        name=match.path.rpartition(".")[2],
+        path=match.path,
+        kind="function",
+        method="",
+        arguments=arguments_of(match.node),
+        results=len(equation.outvars),
+        returns=returns_of(match.node),
+        edited=True,
+    )
+    params = {"jaxpr": jaxprs.closed(body, ()), "block": block}
+    return equation.replace(primitive=block_p, params=params)
 
 
 def as_call(jaxpr: Jaxpr) -> Jaxpr:
