@@ -44,6 +44,8 @@ import functools
 import inspect
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -57,7 +59,7 @@ from jax._src.interpreters.mlir import _lowerings
 
 # Definitions of primitives, as JAX functions without public names; they serve as rules directly.
 from jax._src.lax.lax import _ragged_dot_general_impl as ragged_dot_general_impl
-from jax._src.lax.linalg import geqrf as _geqrf
+from jax._src.lax.linalg import geqp3 as _geqp3, geqrf as _geqrf
 from jax._src.lax.special import (
     bessel_i0e_impl,
     igamma_grad_a_impl,
@@ -121,8 +123,10 @@ __all__ = [
     "dce_jaxpr",
     "differing",
     "discharge_state",
+    "ends_the_process",
     "failures_name_untested_jax",
     "flattree",
+    "geqp3",
     "geqrf",
     "get_opaque_trace_state",
     "igamma_grad_a_impl",
@@ -558,6 +562,34 @@ def mlir_module(data: str | bytes) -> Any:
         return _ir.Module.parse(data)
 
 
+_PARSE = """
+import sys
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import chlo, func, mhlo, sdy, stablehlo
+from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+registry = ir.DialectRegistry()
+_jax_mlir_ext.register_dialects(registry)
+context = ir.Context()
+context.append_dialect_registry(registry)
+context.load_all_available_dialects()
+data = sys.stdin.buffer.read()
+with context:
+    try:
+        if b"StableHLO_v" in data[:64]:
+            stablehlo.deserialize_portable_artifact(context, data)
+        else:
+            ir.Module.parse(data)
+    except Exception:
+        pass
+"""
+
+
+def ends_the_process(data: bytes) -> bool:
+    """Whether MLIR ends the process that parses a module, instead of raising an error, as some damaged bytecode makes it."""
+    done = subprocess.run([sys.executable, "-c", _PARSE], input=data, capture_output=True, check=False)
+    return done.returncode < 0
+
+
 #: What MLIR raises for what it cannot parse.
 MLIRError: type[Exception] = _ir.MLIRError
 
@@ -565,6 +597,11 @@ MLIRError: type[Exception] = _ir.MLIRError
 def geqrf(a: Array) -> Any:
     """Return the factors of a matrix as LAPACK packs them: reflectors below R, and their scales."""
     return _geqrf(a)
+
+
+def geqp3(a: Array, pivots: Array) -> Any:
+    """Return the factors of a matrix with exchanged columns, as LAPACK packs them: as `geqrf`, with the columns in between."""
+    return _geqp3(a, pivots, use_magma=False)
 
 
 def threefry2x32(*operands: Array) -> Any:

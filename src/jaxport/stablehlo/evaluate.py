@@ -171,6 +171,10 @@ class HloWalk:
             return known
         name, given = named(operation)
         definition = definitions()[name]
+        if not name.startswith(
+            "@stablehlo."
+        ):  # the sizes of results, which other custom calls have behind their operands
+            operands = operands[: len(operands) - len(given.get("indices_of_shape_operands", ()))]
         given_operands = operands
         if not _SIZES.search(name):
             operands = list(map(host.as_jax, operands))

@@ -81,7 +81,12 @@ def from_stablehlo(
     """
     where = f"`{artifact}`" if isinstance(artifact, str | os.PathLike) and "\n" not in str(artifact) else ""
     with boundary("the artifact is malformed", where=where, instead="write it again"), phase("Importing"):
-        return HloProgram(_loaded(artifact), platforms=platforms, limits=limits)
+        return HloProgram(
+            _loaded(artifact),
+            platforms=platforms,
+            limits=limits,
+            trusted=isinstance(artifact, jax.export.Exported),  # JAX has made it, or would parse it
+        )
 
 
 def _loaded(artifact: Any) -> Any:
@@ -118,17 +123,28 @@ def _loaded(artifact: Any) -> Any:
 class HloProgram:
     """A compiled artifact as a function of JAX, with its large constants in `params`.
 
+    >>> exported = jax.export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((3,), "float32"))
+    >>> HloProgram(exported)
+    HloProgram(sin: float32[3] -> float32[3])
+
     Attributes:
       module: the operations of the artifact.
       exported: the `jax.export.Exported` that it was read from, or None.
       params: the constants that are weights, by the names of their scopes.
     """
 
-    def __init__(self, artifact: Any, *, platforms: Sequence[str] | None = None, limits: Limits | None = None):
+    def __init__(
+        self,
+        artifact: Any,
+        *,
+        platforms: Sequence[str] | None = None,
+        limits: Limits | None = None,
+        trusted: bool = False,
+    ):
         self.limits = limits or Limits()
         self.exported: jax.export.Exported | None = artifact if isinstance(artifact, jax.export.Exported) else None
         data = artifact if self.exported is None else bytes(self.exported.mlir_module_serialized)
-        self.module: HloModule = read_module(data, self.limits)
+        self.module: HloModule = read_module(data, self.limits, trusted)
         untie(self.module)
         refused = refusals(self.module) + self._effects()
         if refused:

@@ -11,12 +11,13 @@ import numpy as np
 
 from jaxport.errors import ModelError, Refusal, Unsupported
 from jaxport.importer.limits import Limits
-from jaxport.jaxprs.releases import mlir_module
+from jaxport.jaxprs.releases import ends_the_process, mlir_module
 from jaxport.stablehlo.tree import Attributes, Body, Function, HloModule, Operation, Tensor
 
 __all__ = ["BYTECODE", "dtype_of", "read_module"]
 
 BYTECODE = b"ML\xefR"
+_BYTECODE = "the bytecode"
 DEEPEST_TEXT = 256
 """How deeply brackets may nest: MLIR's parser calls itself for each."""
 LONGEST_SCOPE = 64
@@ -29,8 +30,8 @@ _PLACED = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 _WRAPPED = re.compile(r"^(?:jit|pjit|jvp|vmap|transpose|checkpoint|remat|custom_\w+|rematted_computation)\((.*)\)$")
 
 
-def read_module(data: bytes | str, limits: Limits) -> HloModule:
-    """Return a module of StableHLO, checked against the limits.
+def read_module(data: bytes | str, limits: Limits, trusted: bool = True) -> HloModule:
+    """Return a module of StableHLO, checked against the limits; one that is not trusted is parsed in a process of its own first.
 
     Raises:
       ModelError: it is malformed, or too large; the message has line and column of a text.
@@ -39,6 +40,13 @@ def read_module(data: bytes | str, limits: Limits) -> HloModule:
     text = data.decode("utf-8", "replace") if isinstance(data, bytes) and not data.startswith(BYTECODE) else data
     if isinstance(text, str):
         _check_depth(text)
+    if not trusted and ends_the_process(text if isinstance(text, bytes) else text.encode()):
+        raise ModelError(
+            "the module is malformed",
+            where=_BYTECODE,
+            why="MLIR's parser crashes on it",
+            instead="write the artifact again",
+        )
     try:
         module = mlir_module(text)
     except Exception as error:
@@ -70,7 +78,7 @@ def _malformed(error: Exception) -> Exception:
     if "quant" in message:
         return Unsupported("the module cannot be imported", [Refusal("quant", "the types of the module", _QUANTIZED)])
     found = re.search(r'"-":(\d+):(\d+): (.*)', message)
-    where = f"line {found[1]}, column {found[2]}" if found else "the bytecode"
+    where = f"line {found[1]}, column {found[2]}" if found else _BYTECODE
     why = found[3] if found else message.strip().splitlines()[-1] if message.strip() else type(error).__name__
     return ModelError("the module is malformed", where=where, why=why, instead="write the artifact again")
 

@@ -81,7 +81,9 @@ def first_extreme(module: HloModule, operation: Operation) -> PythonFunction | N
     wanted = canonical(module, operation.bodies[0])
     for which, worst in ((lax.argmax, -1), (lax.argmin, 1)):
         kind = kinds[0].dtype
-        limit = worst * np.inf if kind.kind in "fV" else (np.iinfo(kind).min if worst < 0 else np.iinfo(kind).max)
+        limit = worst * np.inf if kind.kind in "fV" else worst > 0
+        if kind.kind in "iu":
+            limit = np.iinfo(kind).min if worst < 0 else np.iinfo(kind).max
         if np.any(extreme.attributes["value"] != np.asarray(limit, kind)):  # type: ignore[union-attr]
             continue
         if _region(_first(which, kinds[1].dtype), "stablehlo.reduce", kind) == wanted:
