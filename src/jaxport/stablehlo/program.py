@@ -350,6 +350,11 @@ class HloProgram:
             return self.apply(args[0], *args[1:], **kwargs)
         return self._applied(None, args, kwargs)
 
+    def flat(self, *leaves: Any) -> list[Any]:
+        """Return the results as a list, for the arguments as a list."""
+        with self._types():
+            return self._run(self.weights, leaves)
+
     def apply(self, params: Mapping[str, Any], /, *args: Any, **kwargs: Any) -> Any:
         """Return the results with these values of the parameters, as `params` has them.
 
