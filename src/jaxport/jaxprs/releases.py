@@ -114,6 +114,7 @@ __all__ = [
     "ad",
     "batching",
     "bessel_i0e_impl",
+    "breaks_parser",
     "changes_nothing",
     "check_jaxpr",
     "closed",
@@ -123,7 +124,6 @@ __all__ = [
     "dce_jaxpr",
     "differing",
     "discharge_state",
-    "ends_the_process",
     "failures_name_untested_jax",
     "flattree",
     "geqp3",
@@ -584,10 +584,15 @@ with context:
 """
 
 
-def ends_the_process(data: bytes) -> bool:
-    """Whether MLIR ends the process that parses a module, instead of raising an error, as some damaged bytecode makes it."""
-    done = subprocess.run([sys.executable, "-c", _PARSE], input=data, capture_output=True, check=False)
-    return done.returncode < 0
+def breaks_parser(data: bytes) -> str:
+    """Return what MLIR's parser does with damaged bytecode instead of raising an error: it may crash, or never end; else ""."""
+    seconds = 30 + len(data) // 1_000_000
+    try:
+        command = [sys.executable, "-c", _PARSE]
+        done = subprocess.run(command, input=data, capture_output=True, check=False, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return f"MLIR's parser does not end within {seconds} seconds"
+    return "MLIR's parser crashes on it" if done.returncode < 0 else ""
 
 
 #: What MLIR raises for what it cannot parse.

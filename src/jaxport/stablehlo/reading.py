@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxport.errors import ModelError, Refusal, Unsupported
 from jaxport.importer.limits import Limits
-from jaxport.jaxprs.releases import ends_the_process, mlir_module
+from jaxport.jaxprs.releases import breaks_parser, mlir_module
 from jaxport.stablehlo.tree import Attributes, Body, Function, HloModule, Operation, Tensor
 
 __all__ = ["BYTECODE", "dtype_of", "read_module"]
@@ -40,13 +40,9 @@ def read_module(data: bytes | str, limits: Limits, trusted: bool = True) -> HloM
     text = data.decode("utf-8", "replace") if isinstance(data, bytes) and not data.startswith(BYTECODE) else data
     if isinstance(text, str):
         _check_depth(text)
-    if not trusted and ends_the_process(text if isinstance(text, bytes) else text.encode()):
-        raise ModelError(
-            "the module is malformed",
-            where=_BYTECODE,
-            why="MLIR's parser crashes on it",
-            instead="write the artifact again",
-        )
+    why = "" if trusted else breaks_parser(text if isinstance(text, bytes) else text.encode())
+    if why:
+        raise ModelError("the module is malformed", where=_BYTECODE, why=why, instead="write the artifact again")
     try:
         module = mlir_module(text)
     except Exception as error:
@@ -119,7 +115,7 @@ class _Reading:
         names = (
             [_text(self.mlir.operation.attributes["sym_name"])] if "sym_name" in self.mlir.operation.attributes else []
         )
-        return HloModule(names[0] if names else "main", functions, self.makers)
+        return HloModule(names[0] if names else "main", functions, self.makers, len(self.numbers))
 
     def function(self, operation: Any) -> Function:
         attributes = self.attributes(operation)

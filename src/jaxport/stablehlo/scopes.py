@@ -28,9 +28,10 @@ def segments(body: Body) -> list[Operation | Segment]:
     rest = [(o, s) for o, s in scoped if o.name != "stablehlo.constant"]
     if not any(scope for _, scope in rest):
         return list(body.operations)
-    read: dict[int, int] = dict.fromkeys(body.returned, len(rest))
+    read: dict[int, int] = {}
     for at, (operation, _) in enumerate(rest):
         read.update(dict.fromkeys(_read(operation), at))
+    read.update(dict.fromkeys(body.returned, len(rest)))
     positions = {operation: at for at, (operation, _) in enumerate(rest)}
     return [o for o, _ in free] + _grouped(rest, 0, read, positions)
 
@@ -118,7 +119,7 @@ def uses_of_constants(module: HloModule) -> dict[int, ConstantUse]:
 
 def untie(module: HloModule) -> None:
     """Give each scope that reads a vector of one repeated number a constant of its own: the file has equal ones once."""
-    last = max(module.makers, default=0)
+    last = module.values
     for function in module.functions.values():
         made: dict[tuple[int, tuple[str, ...]], Operation] = {}
         for operation in list(function.body.operations):
@@ -132,7 +133,7 @@ def untie(module: HloModule) -> None:
                 if (value, operation.scope) not in made:
                     last += 1
                     copy = replace(maker, results=(last,), scope=operation.scope)
-                    made[value, operation.scope] = module.makers[last] = copy  # type: ignore[index]
+                    made[value, operation.scope] = module.makers[last] = copy
                 own = made[value, operation.scope].results[0]
                 operation.operands = (*operation.operands[:at], own, *operation.operands[at + 1 :])
         function.body.operations[:0] = made.values()

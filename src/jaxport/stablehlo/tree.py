@@ -106,11 +106,12 @@ class Function:
 
 @dataclass(eq=False)
 class HloModule:
-    """A module: its functions by name, and the operation that makes each value."""
+    """A module: its functions by name, the operation that makes each value, and how many values there are."""
 
     name: str
     functions: Mapping[str, Function]
-    makers: Mapping[int, Operation]
+    makers: dict[int, Operation]
+    values: int
     counts: dict[str, int] = field(default_factory=dict)
 
     @property
