@@ -6,22 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jaxport.importer.modules import NodeModule
-from jaxport.stablehlo.tree import Body, HloModule, Operation
+from jaxport.stablehlo.tree import HloBody, HloModule, Operation
 
-__all__ = ["ConstantUse", "Segment", "modules_of", "segments", "untie", "uses_of_constants"]
+__all__ = ["ConstantUse", "ScopeCall", "modules_of", "segments", "untie", "uses_of_constants"]
 
 
 @dataclass(eq=False)
-class Segment:
+class ScopeCall:
     """One call of a module: its path, what it computes, the values that it reads, and those that are read later."""
 
     path: tuple[str, ...]
-    items: list[Operation | Segment]
+    items: list[Operation | ScopeCall]
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
 
 
-def segments(body: Body) -> list[Operation | Segment]:
+def segments(body: HloBody) -> list[Operation | ScopeCall]:
     """Return the operations of a block with those of each call of a module in a segment; constants are outside."""
     scoped = [(operation, operation.scope) for operation in body.operations]
     free = [(o, ()) for o, _ in scoped if o.name == "stablehlo.constant"]
@@ -41,8 +41,8 @@ def _grouped(
     depth: int,
     read: Mapping[int, int],
     positions: Mapping[Operation, int],
-) -> list[Operation | Segment]:
-    items: list[Operation | Segment] = []
+) -> list[Operation | ScopeCall]:
+    items: list[Operation | ScopeCall] = []
     start = 0
     while start < len(scoped):
         operation, scope = scoped[start]
@@ -58,7 +58,7 @@ def _grouped(
         made = [value for operation, _ in inside for value in operation.results]
         reads = dict.fromkeys(value for operation, _ in inside for value in _read(operation))
         items.append(
-            Segment(
+            ScopeCall(
                 scope[: depth + 1],
                 _grouped(inside, depth + 1, read, positions),
                 [value for value in reads if value not in made],
