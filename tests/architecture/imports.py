@@ -74,6 +74,7 @@ UPWARD: dict[tuple[str, str], str] = {
     ): "by default, the frameworks that the process has imported are looked at",
     ("codegen/recorded/functions.py", "export"): "a pattern is what the exporter writes for a JAX function",
     ("export/exported.py", "verify"): "`exported.verify()`",
+    ("export/rules/calls.py", "stablehlo"): "a trace that calls an artifact has its operations in the artifact alone",
     ("graph/patterns.py", "export"): "a pattern is what the exporter emits for a JAX function",
     ("importer/program.py", "codegen"): "`program.to_source()`",
     ("importer/program.py", "verify"): "`program.verify()`",

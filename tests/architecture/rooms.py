@@ -26,7 +26,15 @@ ROOMS: dict[str, str] = {
 }
 
 # Families: as many files as there are things of the kind, one a file.
-FAMILIES = ("codegen/burn/rules", "export/passes", "export/rules", "graph/fusions", "importer/ops", "mox/edits", "stablehlo/ops")
+FAMILIES = (
+    "codegen/burn/rules",
+    "export/passes",
+    "export/rules",
+    "graph/fusions",
+    "importer/ops",
+    "mox/edits",
+    "stablehlo/ops",
+)
 MOST_FILES = 12
 
 

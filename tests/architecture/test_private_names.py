@@ -24,6 +24,7 @@ NEEDED = """
     jax._src.interpreters.batching
     jax._src.interpreters.mlir._lowerings
     jax._src.lax.lax._ragged_dot_general_impl
+    jax._src.lax.linalg.geqp3
     jax._src.lax.linalg.geqrf
     jax._src.lax.special.bessel_i0e_impl
     jax._src.lax.special.igamma_grad_a_impl

@@ -44,6 +44,8 @@ import functools
 import inspect
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -57,7 +59,7 @@ from jax._src.interpreters.mlir import _lowerings
 
 # Definitions of primitives, as JAX functions without public names; they serve as rules directly.
 from jax._src.lax.lax import _ragged_dot_general_impl as ragged_dot_general_impl
-from jax._src.lax.linalg import geqrf as _geqrf
+from jax._src.lax.linalg import geqp3 as _geqp3, geqrf as _geqrf
 from jax._src.lax.special import (
     bessel_i0e_impl,
     igamma_grad_a_impl,
@@ -112,6 +114,7 @@ __all__ = [
     "ad",
     "batching",
     "bessel_i0e_impl",
+    "breaks_parser",
     "changes_nothing",
     "check_jaxpr",
     "closed",
@@ -123,6 +126,7 @@ __all__ = [
     "discharge_state",
     "failures_name_untested_jax",
     "flattree",
+    "geqp3",
     "geqrf",
     "get_opaque_trace_state",
     "igamma_grad_a_impl",
@@ -558,6 +562,39 @@ def mlir_module(data: str | bytes) -> Any:
         return _ir.Module.parse(data)
 
 
+_PARSE = """
+import sys
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import chlo, func, mhlo, sdy, stablehlo
+from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+registry = ir.DialectRegistry()
+_jax_mlir_ext.register_dialects(registry)
+context = ir.Context()
+context.append_dialect_registry(registry)
+context.load_all_available_dialects()
+data = sys.stdin.buffer.read()
+with context:
+    try:
+        if b"StableHLO_v" in data[:64]:
+            stablehlo.deserialize_portable_artifact(context, data)
+        else:
+            ir.Module.parse(data)
+    except Exception:
+        pass
+"""
+
+
+def breaks_parser(data: bytes) -> str:
+    """Return what MLIR's parser does with damaged bytecode instead of raising an error: it may crash, or never end; else ""."""
+    seconds = 30 + len(data) // 1_000_000
+    try:
+        command = [sys.executable, "-c", _PARSE]
+        done = subprocess.run(command, input=data, capture_output=True, check=False, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return f"MLIR's parser does not end within {seconds} seconds"
+    return "MLIR's parser crashes on it" if done.returncode < 0 else ""
+
+
 #: What MLIR raises for what it cannot parse.
 MLIRError: type[Exception] = _ir.MLIRError
 
@@ -565,6 +602,11 @@ MLIRError: type[Exception] = _ir.MLIRError
 def geqrf(a: Array) -> Any:
     """Return the factors of a matrix as LAPACK packs them: reflectors below R, and their scales."""
     return _geqrf(a)
+
+
+def geqp3(a: Array, pivots: Array) -> Any:
+    """Return the factors of a matrix with exchanged columns, as LAPACK packs them: as `geqrf`, with the columns in between."""
+    return _geqp3(a, pivots, use_magma=False)
 
 
 def threefry2x32(*operands: Array) -> Any:

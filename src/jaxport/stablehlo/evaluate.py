@@ -19,8 +19,8 @@ from jaxport.jaxprs import InconclusiveDimensionOperation, PythonFunction, sourc
 from jaxport.stablehlo import host, recognised
 from jaxport.stablehlo.reading import unread
 from jaxport.stablehlo.registry import CONTEXT, definitions
-from jaxport.stablehlo.scopes import Segment, segments
-from jaxport.stablehlo.tree import Attributes, Body, HloModule, Operation, Tensor, Value
+from jaxport.stablehlo.scopes import ScopeCall, segments
+from jaxport.stablehlo.tree import Attributes, HloBody, HloModule, Operation, Tensor, Value
 
 __all__ = ["HloWalk", "refusals"]
 
@@ -79,22 +79,22 @@ class HloWalk:
             self.jitted[key] = jax.jit(call)
         return tuple(self.jitted[key](*(x for at, x in enumerate(operands) if at not in fixed)))
 
-    def run(self, body: Body, operands: Sequence[Value], around: Values) -> tuple[Value, ...]:
+    def run(self, body: HloBody, operands: Sequence[Value], around: Values) -> tuple[Value, ...]:
         """Return what a block returns."""
         values: Values = ChainMap(dict(zip(body.arguments, operands, strict=True)), around)  # type: ignore[arg-type]
         recorder = current_recorder()
         self.items(body.operations if recorder is None else segments(body), values)
         return tuple(values[value] for value in body.returned)
 
-    def items(self, items: Sequence[Operation | Segment], values: Values) -> None:
+    def items(self, items: Sequence[Operation | ScopeCall], values: Values) -> None:
         """Evaluate operations and the calls of modules."""
         for item in items:
-            if isinstance(item, Segment):
+            if isinstance(item, ScopeCall):
                 self.segment(item, values)
             else:
                 values.update(zip(item.results, self.operation(item, values), strict=True))
 
-    def segment(self, segment: Segment, values: Values) -> None:
+    def segment(self, segment: ScopeCall, values: Values) -> None:
         """Evaluate a call of a module between its markers."""
         recorder, module = current_recorder(), self.modules.get(".".join(segment.path))
         if recorder is None or module is None:
@@ -116,7 +116,7 @@ class HloWalk:
         outputs = [value for value in segment.outputs if value not in known]
         values.update(known | dict(zip(outputs, [made] if len(outputs) == 1 else made, strict=True)))
 
-    def region(self, body: Body, around: Values) -> PythonFunction:
+    def region(self, body: HloBody, around: Values) -> PythonFunction:
         """Return a region as a function that returns a tuple."""
 
         def call(*operands: Any) -> tuple[Value, ...]:
@@ -171,6 +171,10 @@ class HloWalk:
             return known
         name, given = named(operation)
         definition = definitions()[name]
+        if not name.startswith(
+            "@stablehlo."
+        ):  # the sizes of results, which other custom calls have behind their operands
+            operands = operands[: len(operands) - len(given.get("indices_of_shape_operands", ()))]
         given_operands = operands
         if not _SIZES.search(name):
             operands = list(map(host.as_jax, operands))

@@ -25,7 +25,7 @@ def is_known(value: object) -> bool:
     return isinstance(value, np.ndarray)
 
 
-def as_jax(value: Any) -> Any:
+def as_jax(value: Value) -> Any:
     """Return a value for a function of JAX: sizes that have names become arrays."""
     if not isinstance(value, np.ndarray) or value.dtype != object:
         return value
@@ -33,7 +33,7 @@ def as_jax(value: Any) -> Any:
     return jax.numpy.stack(parts).reshape(value.shape) if value.ndim else parts[0]
 
 
-def dims_of(value: Any, where: str) -> tuple[Dim, ...]:
+def dims_of(value: Value, where: str) -> tuple[Dim, ...]:
     """Return a vector of sizes.
 
     Raises:
@@ -61,25 +61,25 @@ def _settled(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return value if any(map(is_symbolic_dim, value.ravel())) else value.astype(dtype)
 
 
-def _divide(x: Any, y: Any) -> Any:
+def _divide(x: Dim, y: Dim) -> Dim:
     if is_symbolic_dim(x) or is_symbolic_dim(y):
         return x // y  # of sizes, which are not negative
     return 0 if y == 0 else int(np.sign(x)) * int(np.sign(y)) * (abs(int(x)) // abs(int(y)))
 
 
-def _sign(x: Any) -> Any:
+def _sign(x: Dim) -> Dim:
     return 1 if is_symbolic_dim(x) and x >= 1 else int(x > 0) - int(x < 0)
 
 
-def _maximum(x: Any, y: Any) -> Any:
+def _maximum(x: Dim, y: Dim) -> Dim:
     return jax.core.max_dim(x, y) if is_symbolic_dim(x) or is_symbolic_dim(y) else max(x, y)
 
 
-def _minimum(x: Any, y: Any) -> Any:
+def _minimum(x: Dim, y: Dim) -> Dim:
     return jax.core.min_dim(x, y) if is_symbolic_dim(x) or is_symbolic_dim(y) else min(x, y)
 
 
-def _is_zero(x: Any) -> bool:
+def _is_zero(x: Dim) -> bool:
     """Whether a number is zero; the equality of symbols is false where they leave it open."""
     if not is_symbolic_dim(x):
         return bool(x == 0)

@@ -11,9 +11,9 @@ import numpy as np
 from jax import lax
 from jax.export import is_symbolic_dim
 
-from jaxport.jaxprs import PythonFunction
+from jaxport.jaxprs import Dim, PythonFunction
 from jaxport.stablehlo import host
-from jaxport.stablehlo.tree import Body, HloModule, Operation, Value
+from jaxport.stablehlo.tree import HloBody, HloModule, Operation, Value
 
 __all__ = ["Counted", "counted", "scan"]
 
@@ -23,8 +23,8 @@ class Counted:
     """A loop that counts up: the place of its counter, where it starts, and the number of iterations."""
 
     counter: int
-    start: Any
-    length: Any
+    start: Dim
+    length: Dim
 
 
 def counted(
@@ -53,8 +53,13 @@ def counted(
 
 
 def _limit(
-    module: HloModule, condition: Body, body: Body, value: int, carried: Sequence[Value], around: Mapping[int, Value]
-) -> Any:
+    module: HloModule,
+    condition: HloBody,
+    body: HloBody,
+    value: int,
+    carried: Sequence[Value],
+    around: Mapping[int, Value],
+) -> Dim | None:
     """Return the limit of a loop: a constant, a known value around the loop, or one that it carries unchanged."""
     if value in condition.arguments:
         place = condition.arguments.index(value)
@@ -68,7 +73,7 @@ def _limit(
 
 def scan(carried: Sequence[Value], regions: Sequence[PythonFunction], loop: Counted, context: Any) -> tuple[Value, ...]:
     """Run a counted loop: its operands and results that are taken and written row by row are those of the scan."""
-    body: Body = context.operation.bodies[1]
+    body: HloBody = context.operation.bodies[1]
     rows = _Rows(context.walk.module, body, loop)
     fixed = {at for at in range(len(carried)) if body.returned[at] == body.arguments[at]}
     xs = {at: carried[at] for at in fixed if rows.is_read(at) and _has_rows(carried[at], loop)}
@@ -88,14 +93,10 @@ def scan(carried: Sequence[Value], regions: Sequence[PythonFunction], loop: Coun
         results, written = rows.run(values, given, regions[1], ys)
         return tuple(host.as_jax(results[at]) for at in moving), tuple(written[at] for at in sorted(ys))
 
-    numbers = (
-        lax.add(lax.iota(kind, loop.length), np.array(loop.start, kind)) if not is_symbolic_dim(loop.start) else None
-    )
-    if numbers is None:
-        numbers = jnp.arange(loop.length, dtype=kind) + jnp.asarray(loop.start, kind)
+    numbers = lax.broadcasted_iota(kind, (loop.length,), 0) + jnp.asarray(loop.start, kind)
     state = tuple(jnp.asarray(host.as_jax(carried[at])) for at in moving)
     slices = {str(at): host.as_jax(x) for at, x in xs.items()}
-    after, stacked = lax.scan(step, state, (numbers, slices), length=loop.length)
+    after, stacked = lax.scan(step, state, (numbers, slices))
     results = dict(zip(moving, after, strict=True)) | dict(zip(sorted(ys), stacked, strict=True))
     last = loop.start + loop.length
     results[loop.counter] = jnp.asarray(last, kind) if not is_symbolic_dim(last) else host.sizes_of([last]).reshape(())
@@ -110,7 +111,7 @@ def _has_rows(value: Any, loop: Counted) -> bool:
 class _Rows:
     """The rows that the body of a loop reads of arrays, and writes into others, at its counter."""
 
-    def __init__(self, module: HloModule, body: Body, loop: Counted):
+    def __init__(self, module: HloModule, body: HloBody, loop: Counted):
         self.module, self.body, self.counter = module, body, body.arguments[loop.counter]
         self.readers: dict[int, list[Operation]] = {}
         for operation in body.walk():

@@ -19,7 +19,7 @@ from jaxport.errors import InvalidArgument, ModelError, Refusal, Unsupported, bo
 from jaxport.importer.limits import Limits
 from jaxport.importer.modules import NodeModule
 from jaxport.importer.names import unique, unique_identifiers
-from jaxport.jaxprs import source_info_util
+from jaxport.jaxprs import Array, Aval, Parameters, PythonFunction, source_info_util
 from jaxport.jaxprs.identity import IdentityMap
 from jaxport.jaxprs.releases import is_outside_traces
 from jaxport.phases import phase
@@ -53,7 +53,7 @@ def is_stablehlo(source: object) -> bool:
 
 
 def from_stablehlo(
-    artifact: Any, *, platforms: Sequence[str] | None = None, limits: Limits | None = None
+    artifact: object, *, platforms: Sequence[str] | None = None, limits: Limits | None = None
 ) -> HloProgram:
     """Read a compiled artifact as a JAX function.
 
@@ -81,10 +81,15 @@ def from_stablehlo(
     """
     where = f"`{artifact}`" if isinstance(artifact, str | os.PathLike) and "\n" not in str(artifact) else ""
     with boundary("the artifact is malformed", where=where, instead="write it again"), phase("Importing"):
-        return HloProgram(_loaded(artifact), platforms=platforms, limits=limits)
+        return HloProgram(
+            _loaded(artifact),
+            platforms=platforms,
+            limits=limits,
+            trusted=isinstance(artifact, jax.export.Exported),  # JAX has made it, or would parse it
+        )
 
 
-def _loaded(artifact: Any) -> Any:
+def _loaded(artifact: object) -> object:
     """Return the bytes or the text of a module, or an artifact of `jax.export`."""
     if isinstance(artifact, jax.export.Exported):
         return artifact
@@ -118,17 +123,28 @@ def _loaded(artifact: Any) -> Any:
 class HloProgram:
     """A compiled artifact as a function of JAX, with its large constants in `params`.
 
+    >>> exported = jax.export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((3,), "float32"))
+    >>> HloProgram(exported)
+    HloProgram(sin: float32[3] -> float32[3])
+
     Attributes:
       module: the operations of the artifact.
       exported: the `jax.export.Exported` that it was read from, or None.
       params: the constants that are weights, by the names of their scopes.
     """
 
-    def __init__(self, artifact: Any, *, platforms: Sequence[str] | None = None, limits: Limits | None = None):
+    def __init__(
+        self,
+        artifact: Any,
+        *,
+        platforms: Sequence[str] | None = None,
+        limits: Limits | None = None,
+        trusted: bool = False,
+    ):
         self.limits = limits or Limits()
         self.exported: jax.export.Exported | None = artifact if isinstance(artifact, jax.export.Exported) else None
         data = artifact if self.exported is None else bytes(self.exported.mlir_module_serialized)
-        self.module: HloModule = read_module(data, self.limits)
+        self.module: HloModule = read_module(data, self.limits, trusted)
         untie(self.module)
         refused = refusals(self.module) + self._effects()
         if refused:
@@ -139,7 +155,7 @@ class HloProgram:
         }
         self.names = self._parameter_names()
         self._values = {name: self._constants[number] for number, name in self.names.items()}
-        self._jitted: Any = None
+        self._jitted: PythonFunction | None = None
 
     @property
     def name(self) -> str:
@@ -230,7 +246,7 @@ class HloProgram:
         names = [f"x{at}" if count > 1 else "x" for at in range(count)]
         return inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
-    def _flat(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    def _flat(self, args: tuple[object, ...], kwargs: Parameters) -> list[Array]:
         """Return the arguments as a list; the error says what differs."""
         leaves, tree = jax.tree.flatten((args, dict(kwargs)))
         wanted = self.exported.in_tree if self.exported is not None else jax.tree.structure(((0,) * len(self._own), {}))
@@ -316,7 +332,7 @@ class HloProgram:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def _types(self) -> AbstractContextManager[Any]:
+    def _types(self) -> AbstractContextManager[object]:
         """Return a context in which the types of the module exist."""
         return jax.enable_x64(True) if self._is_wide and not jax.config.read("jax_enable_x64") else nullcontext()
 
@@ -325,7 +341,7 @@ class HloProgram:
         kinds = [kind for o in self.module.operations() for kind in o.types] + list(self.module.main.body.types)
         return any(isinstance(k, Tensor) and k.dtype.itemsize == (16 if k.dtype.kind == "c" else 8) for k in kinds)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Return the results of the artifact's function.
 
         A first argument that has the names of `params` is taken for these: `program(params, x)` is `program.apply(params, x)`.
@@ -334,7 +350,12 @@ class HloProgram:
             return self.apply(args[0], *args[1:], **kwargs)
         return self._applied(None, args, kwargs)
 
-    def apply(self, params: Mapping[str, Any], /, *args: Any, **kwargs: Any) -> Any:
+    def flat(self, *leaves: Array) -> list[Array]:
+        """Return the results as a list, for the arguments as a list."""
+        with self._types():
+            return self._run(self.weights, leaves)
+
+    def apply(self, params: Parameters, /, *args: object, **kwargs: object) -> Any:
         """Return the results with these values of the parameters, as `params` has them.
 
         Raises:
@@ -349,7 +370,7 @@ class HloProgram:
             )
         return self._applied(params, args, kwargs)
 
-    def _applied(self, params: Mapping[str, Any] | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _applied(self, params: Parameters | None, args: tuple[object, ...], kwargs: Parameters) -> Any:
         with boundary("the program cannot be called with these arguments", where=f"`{self.name}`"), self._types():
             leaves = self._flat(args, kwargs)
             given = self.weights if params is None else dict(params)
@@ -367,7 +388,7 @@ class HloProgram:
         """Whether sizes may depend on the values of arguments: those that are whole numbers, in modules that were not made by JAX."""
         return self.exported is None and self.module.is_dynamic
 
-    def _run(self, params: Mapping[str, Any], leaves: Sequence[Any]) -> list[Any]:
+    def _run(self, params: Parameters, leaves: Sequence[Array]) -> list[Array]:
         from jaxport.stablehlo import host
 
         main = self.module.main
@@ -396,7 +417,7 @@ class HloProgram:
         return np.asarray(self.platforms.index("cpu") if "cpu" in self.platforms else 0, dtype)
 
 
-def _of_type(value: Any, aval: Any) -> jax.Array:
+def _of_type(value: Array, aval: Aval) -> jax.Array:
     """Return a result as an array of the type that the artifact declares: keys are more than their bits."""
     if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(value, impl=jax.random.key_impl(jnp.zeros((), aval.dtype)))

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import re
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
 from jaxport.errors import ModelError, Refusal, Unsupported
 from jaxport.importer.limits import Limits
-from jaxport.jaxprs.releases import mlir_module
-from jaxport.stablehlo.tree import Attributes, Body, Function, HloModule, Operation, Tensor
+from jaxport.jaxprs.releases import breaks_parser, mlir_module
+from jaxport.stablehlo.tree import Attributes, HloBody, HloFunction, HloModule, Operation, Tensor
+
+if TYPE_CHECKING:
+    from jaxlib.mlir import ir
+
+    from jaxport.stablehlo.tree import Kind
 
 __all__ = ["BYTECODE", "dtype_of", "read_module"]
 
 BYTECODE = b"ML\xefR"
+_BYTECODE = "the bytecode"
 DEEPEST_TEXT = 256
 """How deeply brackets may nest: MLIR's parser calls itself for each."""
 LONGEST_SCOPE = 64
@@ -29,8 +35,8 @@ _PLACED = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 _WRAPPED = re.compile(r"^(?:jit|pjit|jvp|vmap|transpose|checkpoint|remat|custom_\w+|rematted_computation)\((.*)\)$")
 
 
-def read_module(data: bytes | str, limits: Limits) -> HloModule:
-    """Return a module of StableHLO, checked against the limits.
+def read_module(data: bytes | str, limits: Limits, trusted: bool = True) -> HloModule:
+    """Return a module of StableHLO, checked against the limits; one that is not trusted is parsed in a process of its own first.
 
     Raises:
       ModelError: it is malformed, or too large; the message has line and column of a text.
@@ -39,6 +45,9 @@ def read_module(data: bytes | str, limits: Limits) -> HloModule:
     text = data.decode("utf-8", "replace") if isinstance(data, bytes) and not data.startswith(BYTECODE) else data
     if isinstance(text, str):
         _check_depth(text)
+    why = "" if trusted else breaks_parser(text if isinstance(text, bytes) else text.encode())
+    if why:
+        raise ModelError("the module is malformed", where=_BYTECODE, why=why, instead="write the artifact again")
     try:
         module = mlir_module(text)
     except Exception as error:
@@ -70,7 +79,7 @@ def _malformed(error: Exception) -> Exception:
     if "quant" in message:
         return Unsupported("the module cannot be imported", [Refusal("quant", "the types of the module", _QUANTIZED)])
     found = re.search(r'"-":(\d+):(\d+): (.*)', message)
-    where = f"line {found[1]}, column {found[2]}" if found else "the bytecode"
+    where = f"line {found[1]}, column {found[2]}" if found else _BYTECODE
     why = found[3] if found else message.strip().splitlines()[-1] if message.strip() else type(error).__name__
     return ModelError("the module is malformed", where=where, why=why, instead="write the artifact again")
 
@@ -83,15 +92,15 @@ _QUANTIZED = (
 class _Reading:
     """One reading: the values that have numbers so far."""
 
-    def __init__(self, module: Any, limits: Limits):
+    def __init__(self, module: ir.Module, limits: Limits):
         self.mlir, self.limits = module, limits
         self.left = limits.operations * 10
-        self.numbers: dict[Any, int] = {}
+        self.numbers: dict[ir.Value, int] = {}
         self.makers: dict[int, Operation] = {}
         self.resources: dict[str, bytes] | None = None
 
     def module(self) -> HloModule:
-        functions: dict[str, Function] = {}
+        functions: dict[str, HloFunction] = {}
         for raw in self.mlir.body.operations:
             operation = raw.operation
             if operation.name == "func.func":
@@ -111,22 +120,22 @@ class _Reading:
         names = (
             [_text(self.mlir.operation.attributes["sym_name"])] if "sym_name" in self.mlir.operation.attributes else []
         )
-        return HloModule(names[0] if names else "main", functions, self.makers)
+        return HloModule(names[0] if names else "main", functions, self.makers, len(self.numbers))
 
-    def function(self, operation: Any) -> Function:
+    def function(self, operation: ir.Operation) -> HloFunction:
         attributes = self.attributes(operation)
         if not len(operation.regions[0].blocks):
             raise ModelError(f"the function `{attributes['sym_name']}` has no body", where=_where(operation))
         body = self.body(operation.regions[0], 0)
         nothing: tuple[dict, ...] = ({},)
-        return Function(
+        return HloFunction(
             attributes["sym_name"],
             body,
             attributes.get("arg_attrs", nothing * len(body.arguments)),
             attributes.get("res_attrs", nothing * len(body.returned)),
         )
 
-    def body(self, region: Any, depth: int) -> Body:
+    def body(self, region: ir.Region, depth: int) -> HloBody:
         if depth > self.limits.nesting:
             raise ModelError("regions nest too deeply", why=f"the limits allow {self.limits.nesting}")
         if len(region.blocks) != 1:
@@ -142,12 +151,12 @@ class _Reading:
             if self.left < 0:
                 raise ModelError("the module has too many operations", instead="raise `Limits(operations=…)`")
             operations.append(self.operation(raw.operation, depth))
-        return Body(arguments, types, operations[:-1], operations[-1].operands)
+        return HloBody(arguments, types, operations[:-1], operations[-1].operands)
 
-    def number(self, value: Any) -> int:
+    def number(self, value: ir.Value) -> int:
         return self.numbers.setdefault(value, len(self.numbers))
 
-    def operation(self, raw: Any, depth: int) -> Operation:
+    def operation(self, raw: ir.Operation, depth: int) -> Operation:
         location = str(raw.location)
         read = Operation(
             name=raw.name,
@@ -163,11 +172,11 @@ class _Reading:
             self.makers[value] = read
         return read
 
-    def attributes(self, raw: Any) -> Attributes:
+    def attributes(self, raw: ir.Operation) -> Attributes:
         names = [name if isinstance(name, str) else name.name for name in raw.attributes]
         return {name: _attribute(raw.attributes[name]) for name in names}
 
-    def constant(self, raw: Any) -> np.ndarray:
+    def constant(self, raw: ir.Operation) -> np.ndarray:
         kind = _type(raw.results[0].type)
         try:
             array = np.asarray(raw.attributes["value"])
@@ -220,7 +229,7 @@ def _value(text: str, dtype: np.dtype) -> Any:
     return float(text) if dtype.kind in "fcV" and "int" not in str(dtype) else int(text)
 
 
-def _text(attribute: Any) -> str:
+def _text(attribute: ir.Attribute) -> str:
     return str(getattr(attribute, "value", attribute)).strip('"')
 
 
@@ -259,14 +268,14 @@ def dtype_of(text: str) -> np.dtype:
 _types: Attributes = {}
 
 
-def _type(kind: Any) -> Any:
+def _type(kind: ir.Type) -> Kind:
     text = str(kind)
     if text not in _types:
         _types[text] = _read_type(text)
     return _types[text]
 
 
-def _read_type(text: str) -> Any:
+def _read_type(text: str) -> Kind:
     if text == "!stablehlo.token":
         return None
     if text.startswith("tuple<"):
@@ -322,7 +331,7 @@ def _rows(array: np.ndarray) -> Any:
     return tuple(map(tuple, array.tolist())) if array.ndim == 2 else tuple(array.tolist()) if array.ndim else array[()]
 
 
-def _string(attribute: Any) -> str:
+def _string(attribute: ir.StringAttr) -> str:
     try:
         return attribute.value
     except UnicodeDecodeError:
@@ -360,7 +369,7 @@ def _place(location: str) -> str:
     return f"line {found[1]}, column {found[2]}" if found[0] == "-" else f"{found[0]}:{found[1]}"
 
 
-def _where(raw: Any) -> str:
+def _where(raw: ir.Operation) -> str:
     return _place(str(raw.location))
 
 

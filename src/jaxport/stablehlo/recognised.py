@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from jaxport.importer.limits import Limits
 from jaxport.jaxprs import PythonFunction
 from jaxport.stablehlo.reading import read_module
-from jaxport.stablehlo.tree import Body, HloModule, Operation, Tensor, canonical
+from jaxport.stablehlo.tree import HloBody, HloModule, Operation, Tensor, canonical
 
 __all__ = ["first_extreme", "function", "monoid", "of_sizes", "returned_argument", "sort_keys"]
 
@@ -31,7 +33,7 @@ _MONOIDS: dict[str, PythonFunction] = {
 
 def monoid(region: Any) -> PythonFunction | None:
     """Return the function of JAX that a region of two numbers is; None if it computes anything else."""
-    body: Body = region.body
+    body: HloBody = region.body
     if len(body.operations) != 1 or len(body.arguments) != 2:
         return None
     operation = body.operations[0]
@@ -41,7 +43,7 @@ def monoid(region: Any) -> PythonFunction | None:
 
 def returned_argument(region: Any) -> int | None:
     """Return which of its arguments a region returns as it is."""
-    body: Body = region.body
+    body: HloBody = region.body
     is_one = len(body.returned) == 1 and body.returned[0] in body.arguments
     return body.arguments.index(body.returned[0]) if is_one else None
 
@@ -81,7 +83,9 @@ def first_extreme(module: HloModule, operation: Operation) -> PythonFunction | N
     wanted = canonical(module, operation.bodies[0])
     for which, worst in ((lax.argmax, -1), (lax.argmin, 1)):
         kind = kinds[0].dtype
-        limit = worst * np.inf if kind.kind in "fV" else (np.iinfo(kind).min if worst < 0 else np.iinfo(kind).max)
+        limit = worst * np.inf if kind.kind in "fV" else worst > 0
+        if kind.kind in "iu":
+            limit = np.iinfo(kind).min if worst < 0 else np.iinfo(kind).max
         if np.any(extreme.attributes["value"] != np.asarray(limit, kind)):  # type: ignore[union-attr]
             continue
         if _region(_first(which, kinds[1].dtype), "stablehlo.reduce", kind) == wanted:
@@ -98,7 +102,7 @@ def _sorted(keys: int) -> PythonFunction:
     return lambda *xs: lax.sort(xs, 1, num_keys=keys)
 
 
-def sort_keys(module: HloModule, body: Body, dtypes: Sequence[np.dtype]) -> int:
+def sort_keys(module: HloModule, body: HloBody, dtypes: Sequence[np.dtype]) -> int:
     """Return by how many leading operands a comparator orders, as `lax.sort` does; 0 if it orders otherwise, and -1 if downward."""
     if any(dtype.kind == "V" and dtype.itemsize < 2 for dtype in dtypes):
         return 0
@@ -118,19 +122,49 @@ def sort_keys(module: HloModule, body: Body, dtypes: Sequence[np.dtype]) -> int:
 
 
 def function(module: HloModule, plain: str, name: str) -> PythonFunction | None:
-    """Return the function of `jax.nn` that a private function is, so that its own derivative is back; None if it is another."""
-    meaning = getattr(jax.nn, plain, None)
-    body = module.functions[name].body
-    if meaning is None or not callable(meaning) or len(body.types) != 1 or not isinstance(body.types[0], Tensor):
+    """Return the function of JAX that a private function is, so that its own derivative is back; None if it is another.
+
+    Those of `jax.nn` take one array; `jnp.take` takes rows along an axis.
+    """
+    candidates = [getattr(jax.nn, plain, None)] if plain != "_take" else [_taking(axis) for axis in range(3)]
+    body, attributes = module.functions[name].body, module.functions[name].argument_attributes
+    names = [of["jax.global_constant"] for of in attributes if "jax.global_constant" in of]
+    types = [kind for kind in body.types[len(names) :] if isinstance(kind, Tensor)]
+    if not all(map(callable, candidates)) or len(types) != (2 if plain == "_take" else 1):
         return None
-    if None in body.types[0].shape:
-        return None
-    try:
-        lowered = _lowered(meaning, (body.types[0].shape, body.types[0].dtype))
-    except Exception:  # noqa: BLE001  functions of other arguments
-        return None
-    same = [f for f in lowered.functions.values() if canonical(lowered, f.body) == canonical(module, body)]
-    return meaning if same else None
+    wanted = canonical(module, body)
+    opened = sum(size is None for kind in types for size in kind.shape)
+    orders = itertools.islice(itertools.permutations(names, opened), 6)
+    for candidate, order in itertools.product(candidates, list(orders) or [()]):
+        try:
+            specs = ((kind.shape, kind.dtype) for kind in types)
+            lowered = _lowered_alone(candidate, tuple(names), order, *specs)
+        except Exception:  # noqa: BLE001  functions of other arguments, or of other sizes
+            continue
+        if any(canonical(lowered, f.body) == wanted for f in lowered.functions.values()):
+            sizes = len(names)
+            return lambda *operands, found=candidate: found(*operands[sizes:])
+    return None
+
+
+@functools.cache
+def _taking(axis: int) -> PythonFunction:
+    return lambda x, indices: jnp.take(x, indices, axis)
+
+
+@functools.lru_cache(256)
+def _lowered_alone(function: PythonFunction, names: tuple[str, ...], order: tuple[str, ...], *specs: Any) -> HloModule:
+    """Return the module of a function in a program with sizes of these names, those that are open in this order."""
+    if not names:
+        return _lowered(function, *specs)
+    scope, left = jax.export.SymbolicScope(), iter(order)
+    structs = []
+    for shape, dtype in [*(((None,), np.dtype(np.float32)) for _ in names), *specs]:
+        at = len(structs)
+        text = names[at] if at < len(names) else ", ".join(next(left) if n is None else str(n) for n in shape)
+        structs.append(jax.ShapeDtypeStruct(jax.export.symbolic_shape(text, scope=scope), dtype))
+    whole = lambda *xs: (*(x + 1 for x in xs[: len(names)]), function(*xs[len(names) :]))
+    return read_module(bytes(jax.export.export(jax.jit(whole))(*structs).mlir_module_serialized), Limits())
 
 
 _OF_SIZES: dict[str, PythonFunction] = {"floor_divide": operator.floordiv, "remainder": operator.mod}

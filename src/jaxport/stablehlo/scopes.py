@@ -6,31 +6,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jaxport.importer.modules import NodeModule
-from jaxport.stablehlo.tree import Body, HloModule, Operation
+from jaxport.stablehlo.tree import HloBody, HloModule, Operation
 
-__all__ = ["ConstantUse", "Segment", "modules_of", "segments", "untie", "uses_of_constants"]
+__all__ = ["ConstantUse", "ScopeCall", "modules_of", "segments", "untie", "uses_of_constants"]
 
 
 @dataclass(eq=False)
-class Segment:
+class ScopeCall:
     """One call of a module: its path, what it computes, the values that it reads, and those that are read later."""
 
     path: tuple[str, ...]
-    items: list[Operation | Segment]
+    items: list[Operation | ScopeCall]
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
 
 
-def segments(body: Body) -> list[Operation | Segment]:
+def segments(body: HloBody) -> list[Operation | ScopeCall]:
     """Return the operations of a block with those of each call of a module in a segment; constants are outside."""
     scoped = [(operation, operation.scope) for operation in body.operations]
     free = [(o, ()) for o, _ in scoped if o.name == "stablehlo.constant"]
     rest = [(o, s) for o, s in scoped if o.name != "stablehlo.constant"]
     if not any(scope for _, scope in rest):
         return list(body.operations)
-    read: dict[int, int] = dict.fromkeys(body.returned, len(rest))
+    read: dict[int, int] = {}
     for at, (operation, _) in enumerate(rest):
         read.update(dict.fromkeys(_read(operation), at))
+    read.update(dict.fromkeys(body.returned, len(rest)))
     positions = {operation: at for at, (operation, _) in enumerate(rest)}
     return [o for o, _ in free] + _grouped(rest, 0, read, positions)
 
@@ -40,8 +41,8 @@ def _grouped(
     depth: int,
     read: Mapping[int, int],
     positions: Mapping[Operation, int],
-) -> list[Operation | Segment]:
-    items: list[Operation | Segment] = []
+) -> list[Operation | ScopeCall]:
+    items: list[Operation | ScopeCall] = []
     start = 0
     while start < len(scoped):
         operation, scope = scoped[start]
@@ -57,7 +58,7 @@ def _grouped(
         made = [value for operation, _ in inside for value in operation.results]
         reads = dict.fromkeys(value for operation, _ in inside for value in _read(operation))
         items.append(
-            Segment(
+            ScopeCall(
                 scope[: depth + 1],
                 _grouped(inside, depth + 1, read, positions),
                 [value for value in reads if value not in made],
@@ -118,7 +119,7 @@ def uses_of_constants(module: HloModule) -> dict[int, ConstantUse]:
 
 def untie(module: HloModule) -> None:
     """Give each scope that reads a vector of one repeated number a constant of its own: the file has equal ones once."""
-    last = max(module.makers, default=0)
+    last = module.values
     for function in module.functions.values():
         made: dict[tuple[int, tuple[str, ...]], Operation] = {}
         for operation in list(function.body.operations):
@@ -132,7 +133,7 @@ def untie(module: HloModule) -> None:
                 if (value, operation.scope) not in made:
                     last += 1
                     copy = replace(maker, results=(last,), scope=operation.scope)
-                    made[value, operation.scope] = module.makers[last] = copy  # type: ignore[index]
+                    made[value, operation.scope] = module.makers[last] = copy
                 own = made[value, operation.scope].results[0]
                 operation.operands = (*operation.operands[:at], own, *operation.operands[at + 1 :])
         function.body.operations[:0] = made.values()

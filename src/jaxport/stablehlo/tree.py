@@ -10,13 +10,12 @@ import numpy as np
 
 from jaxport.errors import ModelError
 from jaxport.importer.limits import Limits
+from jaxport.jaxprs import Array
 
-__all__ = ["Attributes", "Body", "Function", "HloModule", "Kind", "Operation", "Tensor", "Value", "canonical"]
+__all__ = ["Attributes", "HloBody", "HloFunction", "HloModule", "Kind", "Operation", "Tensor", "Value", "canonical"]
 
-Value = Any
+Value = Array | tuple | None
 """What an operation computes with: an array of JAX, a known one of NumPy, a tuple, or None for a token."""
-Kind = Any
-"""The type of a value: a `Tensor`, a tuple of types, or None for a token."""
 Attributes = Mapping[str, Any]
 """Attributes by name, as Python values."""
 
@@ -44,6 +43,10 @@ class Tensor:
         return count
 
 
+Kind = Tensor | tuple | None
+"""The type of a value: a `Tensor`, a tuple of types, or None for a token."""
+
+
 @dataclass(eq=False)
 class Operation:
     """An operation: values are numbers, which are unique in a module.
@@ -63,7 +66,7 @@ class Operation:
     results: tuple[int, ...]
     types: tuple[Kind, ...]
     attributes: Attributes
-    bodies: tuple[Body, ...] = ()
+    bodies: tuple[HloBody, ...] = ()
     scope: tuple[str, ...] = ()
     where: str = ""
 
@@ -72,7 +75,7 @@ class Operation:
 
 
 @dataclass(eq=False)
-class Body:
+class HloBody:
     """A block of operations: the numbers of its arguments, their types, and the numbers of what it returns."""
 
     arguments: tuple[int, ...]
@@ -89,7 +92,7 @@ class Body:
 
 
 @dataclass(eq=False)
-class Function:
+class HloFunction:
     """A function of a module.
 
     Attributes:
@@ -99,22 +102,23 @@ class Function:
     """
 
     name: str
-    body: Body
+    body: HloBody
     argument_attributes: Sequence[Attributes]
     result_attributes: Sequence[Attributes]
 
 
 @dataclass(eq=False)
 class HloModule:
-    """A module: its functions by name, and the operation that makes each value."""
+    """A module: its functions by name, the operation that makes each value, and how many values there are."""
 
     name: str
-    functions: Mapping[str, Function]
-    makers: Mapping[int, Operation]
+    functions: Mapping[str, HloFunction]
+    makers: dict[int, Operation]
+    values: int
     counts: dict[str, int] = field(default_factory=dict)
 
     @property
-    def main(self) -> Function:
+    def main(self) -> HloFunction:
         """The function that a caller calls."""
         return self.functions["main"]
 
@@ -160,13 +164,13 @@ class HloModule:
         return self.counts[name]
 
 
-def canonical(module: HloModule, body: Body) -> tuple:
+def canonical(module: HloModule, body: HloBody) -> tuple:
     """Return a key that bodies share if and only if they compute the same, operation by operation; called functions included."""
     numbers = {value: at for at, value in enumerate(body.arguments)}
     return _canonical(module, body, numbers)
 
 
-def _canonical(module: HloModule, body: Body, numbers: dict[int, int]) -> tuple:
+def _canonical(module: HloModule, body: HloBody, numbers: dict[int, int]) -> tuple:
     for value in body.arguments:
         numbers.setdefault(value, len(numbers))
     steps: list[tuple] = []

@@ -24,11 +24,17 @@ def _no_error(a):
     return jnp.zeros(a.shape[:-2], np.int32)
 
 
+@define("sdy.sharding_constraint", "sdy.reshard", "sdy.propagation_barrier")
 @define(
     "@Sharding", "@SPMDFullToShardShape", "@SPMDShardToFullShape", "@annotate_device_placement", "@LayoutConstraint"
 )
 def as_it_is(x, **_):
     return x
+
+
+@define("sdy.sharding_group")
+def nothing(x, **_):
+    return ()
 
 
 @define("@shape_assertion")
@@ -86,6 +92,29 @@ def householder_product(a, taus, **_):
 def syevd(a, *, uplo, **_):
     vectors, values = lax.linalg.eigh(a, lower=_letter(uplo) == "L", symmetrize_input=False)
     return vectors, values, _no_error(a)
+
+
+@_lapack("ormqr", "sd")
+@_lapack("unmqr", "cz")
+def ormqr(a, taus, c, *, left, transpose, **_):
+    size = c.shape[-2 if left else -1]
+    none = [(0, 0, 0)] * (a.ndim - 2)
+    square = lax.pad(a, jnp.zeros((), a.dtype), [*none, (0, 0, 0), (0, size - a.shape[-1], 0)])
+    scales = lax.pad(taus, jnp.zeros((), taus.dtype), [*none, (0, size - taus.shape[-1], 0)])
+    q = lax.linalg.householder_product(square, scales)
+    q = jnp.conj(jnp.swapaxes(q, -1, -2)) if transpose else q
+    return q @ c if left else c @ q
+
+
+@_lapack("geqp3")
+def geqp3(a, pivots, **_):
+    factors, pivots, taus = releases.geqp3(a, pivots)
+    return factors, pivots, taus
+
+
+@define("@tridiagonal_solve_perturbed_ffi")
+def tridiagonal_solve_perturbed(low, middle, high, b, **_):
+    return lax.linalg.tridiagonal_solve(low, middle, high, b, perturb_singular=True)
 
 
 @define("@Eigh")

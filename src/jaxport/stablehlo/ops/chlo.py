@@ -17,7 +17,7 @@ plain(
 )  # fmt: skip
 
 _BROADCAST = {
-    "add": lax.add, "and": lax.bitwise_and, "complex": lax.complex, "divide": lax.div, "maximum": lax.max, "minimum": lax.min,
+    "add": lax.add, "and": lax.bitwise_and, "atan2": lax.atan2, "complex": lax.complex, "divide": lax.div, "maximum": lax.max, "minimum": lax.min,
     "multiply": lax.mul, "next_after": lax.nextafter, "or": lax.bitwise_or, "polygamma": lax.polygamma, "power": lax.pow,
     "remainder": lax.rem, "shift_left": lax.shift_left, "shift_right_arithmetic": lax.shift_right_arithmetic,
     "shift_right_logical": lax.shift_right_logical, "subtract": lax.sub, "xor": lax.bitwise_xor, "zeta": lax.zeta,
