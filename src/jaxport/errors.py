@@ -33,6 +33,7 @@ __all__ = [
     "InvalidArgument",
     "JaxportError",
     "ModelError",
+    "NeedsWideTypes",
     "NotInstalled",
     "QueryError",
     "Refusal",
@@ -103,6 +104,10 @@ class RunError(JaxportError, RuntimeError):
 
 class ModelError(JaxportError, ValueError):
     """An ONNX model is malformed: truncated, inconsistent, or hostile."""
+
+
+class NeedsWideTypes(ModelError):
+    """A program computes with an integer that needs 64 bits, and JAX's types of 64 bits are off."""
 
 
 class QueryError(JaxportError, ValueError):

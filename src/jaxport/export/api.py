@@ -21,7 +21,7 @@ from jaxport.blocks.tracing import State, Traced
 from jaxport.errors import ExportError, InvalidArgument, Unsupported
 from jaxport.export import failures, passes as graph_passes, precisions, prepare
 from jaxport.export.calibration import Calibration
-from jaxport.export.choices import Checks, Fold, Nonfinite, Weights, check_choices
+from jaxport.export.choices import Checks, Fold, Nonfinite, Weights, check_choices, knows_other_exporters
 from jaxport.export.delivery import minimal_opset, roles, targets
 from jaxport.export.delivery.requirements import CHECKS
 from jaxport.export.delivery.roles import role_of
@@ -59,6 +59,7 @@ from jaxport.onnx_facts import releases
 from jaxport.phases import phase
 
 
+@knows_other_exporters
 @jaxprs.failures_name_untested_jax()
 @collecting.paused()
 def to_onnx(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import Literal, ParamSpec, TypeVar, get_args
 
 from jaxport.blocks.tracing import State
 from jaxport.errors import InvalidArgument
 
-__all__ = ["Checks", "Fold", "Nonfinite", "Weights", "check_choices"]
+__all__ = ["Checks", "Fold", "Nonfinite", "Weights", "check_choices", "knows_other_exporters"]
 
 Nonfinite = Literal["runtime", "exact", "ignore"]
 Fold = Literal["constants", "weights"]
@@ -39,3 +41,54 @@ def check_choices(**values: str) -> None:
                 where=f"`to_onnx({argument}=...)`",
                 instead=f"{', '.join(names[:-1])} or {names[-1]}",
             )
+
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+_SAVED = "the result has it: `exported.save(path, external_data=...)`"
+_MODEL = "the result has the model: `exported.model`, `exported.proto`, `exported.save(path)`"
+_DIMS = 'sizes that are open have names in `inputs`: `[("B", 3)]`'
+_ELSEWHERE = {
+    "model_name": "it is `name` here",
+    "enable_double_precision": "it is `double_precision` here",
+    "return_mode": _MODEL,
+    "output_path": _SAVED,
+    "export_mode": 'it is `target="web"` here',
+    "normalization_mode": "normalizations are recognised; `target` and `opset` decide which operators there are",
+    "record_primitive_calls_file": "`exported.explain()` says how each equation was exported",
+    "args": "they are `inputs` here: one specification for each argument",
+    "kwargs": "they are `input_params` here, or `static_params` to bake them in",
+    "f": _SAVED,
+    "opset_version": "it is `opset` here",
+    "dynamic_axes": _DIMS,
+    "dynamic_shapes": _DIMS,
+    "input_signature": "it is `inputs` here: one specification for each argument",
+    "do_constant_folding": 'constants are folded; `fold="weights"` folds what depends on weights, too',
+    "export_params": 'it is `weights` here: "constants" or "inputs"',
+    "keep_initializers_as_inputs": 'it is `weights="inputs"` here',
+    "external_data": _SAVED,
+    "verify": "the result compares: `exported.verify()`",
+    "report": "`exported.explain()` says how each equation was exported",
+    "verbose": "`exported.explain()` says how each equation was exported",
+    "export_modules_as_functions": "it is `functions` here",
+    "custom_opsets": "the domains of the rules that emit them are written",
+    "dynamo": "there is one way to trace",
+}
+"""Arguments of jax2onnx, `torch.onnx.export` and tf2onnx, and what stands for them here."""
+
+
+def knows_other_exporters(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Answer keyword arguments that other exporters have with those that the function has."""
+    own = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        for name in kwargs:
+            if name not in own and name in _ELSEWHERE:
+                raise InvalidArgument(
+                    f"`{name}` is an argument of another exporter", where="`to_onnx`", instead=_ELSEWHERE[name]
+                )
+        return function(*args, **kwargs)
+
+    return call

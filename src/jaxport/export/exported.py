@@ -21,6 +21,7 @@ from jaxport.export.generation import decoders, encoders
 from jaxport.export.passes.inlining import inlining
 from jaxport.export.ports import Port
 from jaxport.jaxprs import Parameters, dims
+from jaxport.jaxprs.alike import misfit
 from jaxport.printable import printable, shown
 
 if TYPE_CHECKING:
@@ -193,9 +194,9 @@ class Exported(ExportedModel):
         leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
         if tree != traced.in_tree:
             raise InvalidArgument(
-                "the arguments do not have the structure that the function was exported with",
-                where=f"got {tree}",
-                why=f"exported with {traced.in_tree}",
+                "the arguments are not those that the function was exported with",
+                where=f"the call of `{self.model.graph.name}`",
+                why=misfit(traced.in_tree, tree),
                 instead="pass the same positional and keyword arguments, static ones left out",
             )
         for index, value in traced.static_inputs.items():

@@ -66,7 +66,7 @@ def check(
     atol: float | None = None,
     without: Mapping[str, str] | None = None,
     opsets: Sequence[int] | None = None,
-    shapes: Sequence[Sequence[Dim]] | None = None,
+    shapes: Sequence[Sequence[Dim | str]] | None = None,
     dtypes: Sequence[DTypeLike] | None = None,
     function_count: int | None = None,
     changes_state: bool = False,

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from jaxport.jaxprs import Dim
 
 
-def spec(*shape: Dim, dtype: DTypeLike = np.float32) -> jax.ShapeDtypeStruct:
+def spec(*shape: Dim | str, dtype: DTypeLike = np.float32) -> jax.ShapeDtypeStruct:
     """A specification: dims are integers, names, or expressions such as `"2*B"`.
 
     >>> spec("B", 3, dtype="bfloat16")
@@ -20,22 +20,22 @@ def spec(*shape: Dim, dtype: DTypeLike = np.float32) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, np.dtype(dtype))
 
 
-def f32(*shape: Dim) -> jax.ShapeDtypeStruct:
+def f32(*shape: Dim | str) -> jax.ShapeDtypeStruct:
     """Return a float32 specification."""
     return spec(*shape)
 
 
-def f64(*shape: Dim) -> jax.ShapeDtypeStruct:
+def f64(*shape: Dim | str) -> jax.ShapeDtypeStruct:
     """Return a float64 specification."""
     return spec(*shape, dtype=np.float64)
 
 
-def i32(*shape: Dim) -> jax.ShapeDtypeStruct:
+def i32(*shape: Dim | str) -> jax.ShapeDtypeStruct:
     """Return an int32 specification."""
     return spec(*shape, dtype=np.int32)
 
 
-def boolean(*shape: Dim) -> jax.ShapeDtypeStruct:
+def boolean(*shape: Dim | str) -> jax.ShapeDtypeStruct:
     """Return a boolean specification."""
     return spec(*shape, dtype=np.bool_)
 

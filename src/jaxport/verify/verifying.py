@@ -21,6 +21,7 @@ from jaxport.export.flags.tracing_flags import traced_with_flags, with_bools
 from jaxport.export.ports import Port, is_key, port_of, stored
 from jaxport.export.precision.names import Precision, recorded
 from jaxport.jaxprs import Array, Parameters, PythonFunction, dims
+from jaxport.jaxprs.alike import misfit
 from jaxport.verify import conditioning
 from jaxport.verify.comparing import Changes, Tolerance
 from jaxport.verify.decoding import is_counted
@@ -353,9 +354,9 @@ class _Subject(Sides[_FunctionRun]):
         wanted = self.traced.in_tree.children()[0]
         if tree != wanted:
             raise InvalidArgument(
-                "the arguments do not have the structure that the function was exported with",
-                where=f"`verify(inputs=...)`: {tree}",
-                why=f"exported with {wanted}",
+                "the arguments are not those that the function was exported with",
+                where="`verify(inputs=...)`",
+                why=misfit(wanted, tree),
                 instead="pass the positional arguments, or a mapping from input names to arrays",
             )
         arrays = [leaf for index, leaf in enumerate(leaves) if index not in self.traced.static_inputs]
