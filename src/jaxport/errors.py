@@ -122,6 +122,7 @@ class VerificationFailed(JaxportError, AssertionError):
 class Refusal:
     """One thing that is not supported: its `name`, `where` the user wrote it, and `why` it is refused or what to do instead.
 
+    >>> from jaxport import Refusal
     >>> Refusal("pure_callback", "train.py:88 in step", "runs Python on the host").name
     'pure_callback'
     """
@@ -134,6 +135,7 @@ class Refusal:
 class Unsupported(JaxportError):
     """Some operations of a model cannot be converted; all of them are reported together.
 
+    >>> from jaxport import Refusal, Unsupported
     >>> print(
     ...     Unsupported(
     ...         "2 operations of `policy` cannot be exported",

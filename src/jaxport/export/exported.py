@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 class Exported(ExportedModel):
     """An exported model.
 
+    >>> import numpy as np
     >>> import jax.numpy as jnp, jaxport
     >>> exported = jaxport.to_onnx(jnp.tanh, [("B", 3)], input_names=["x"])
     >>> exported

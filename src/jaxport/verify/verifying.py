@@ -80,6 +80,7 @@ def verify(
       RunError: ONNX Runtime refuses the model, or fails.
       NotInstalled: ONNX Runtime is not installed.
 
+    >>> from jaxport.verify import verify
     >>> import jaxport
     >>> exported = jaxport.to_onnx(lambda x: x @ x.T, [("B", 3)])
     >>> print(verify(exported, sizes=[{"B": 2}, {"B": 5}], atol=1e-5))
@@ -156,6 +157,14 @@ def verify_file(
       InvalidArgument: the inputs or outputs of the file are not those of the function.
       RunError: ONNX Runtime refuses the model, or fails.
       NotInstalled: ONNX Runtime is not installed.
+
+    >>> import pathlib, tempfile
+    >>> import jax.numpy as jnp, jaxport
+    >>> from jaxport.verify import verify_file
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "tanh.onnx"
+    >>> jaxport.to_onnx(jnp.tanh, [("B", 3)]).save(file)
+    >>> verify_file(file, jnp.tanh, [("B", 3)]).ok
+    True
     """
     session = Session(path)
     bound = functools.partial(fn, **static_params) if static_params else fn

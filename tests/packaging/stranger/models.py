@@ -11,7 +11,7 @@ from flax import nnx
 import jaxport
 
 
-class Classifier(nnx.Module):  # type: ignore[misc,unused-ignore]  # Flax's base class may have no types
+class Classifier(nnx.Module):
     """Two layers."""
 
     def __init__(self, rngs: nnx.Rngs) -> None:
