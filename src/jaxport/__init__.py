@@ -22,6 +22,7 @@ from jaxport.errors import (
     InvalidArgument,
     JaxportError,
     ModelError,
+    NeedsWideTypes,
     NotInstalled,
     QueryError,
     Refusal,
@@ -30,6 +31,7 @@ from jaxport.errors import (
     SaveError,
     StateChanged,
     Unsupported,
+    ValueNotKnown,
     VerificationFailed,
 )
 
@@ -65,6 +67,7 @@ __all__ = [
     "JaxportError",
     "Limits",
     "ModelError",
+    "NeedsWideTypes",
     "NotInstalled",
     "Program",
     "QueryError",
@@ -75,6 +78,7 @@ __all__ = [
     "StateChanged",
     "Target",
     "Unsupported",
+    "ValueNotKnown",
     "VerificationFailed",
     "decoder_inputs",
     "encoder_decoder_inputs",

@@ -33,6 +33,7 @@ __all__ = [
     "InvalidArgument",
     "JaxportError",
     "ModelError",
+    "NeedsWideTypes",
     "NotInstalled",
     "QueryError",
     "Refusal",
@@ -105,6 +106,10 @@ class ModelError(JaxportError, ValueError):
     """An ONNX model is malformed: truncated, inconsistent, or hostile."""
 
 
+class NeedsWideTypes(ModelError):
+    """A program computes with an integer that needs 64 bits, and JAX's types of 64 bits are off."""
+
+
 class QueryError(JaxportError, ValueError):
     """A query is malformed, or matches another number of things than expected."""
 
@@ -117,6 +122,7 @@ class VerificationFailed(JaxportError, AssertionError):
 class Refusal:
     """One thing that is not supported: its `name`, `where` the user wrote it, and `why` it is refused or what to do instead.
 
+    >>> from jaxport import Refusal
     >>> Refusal("pure_callback", "train.py:88 in step", "runs Python on the host").name
     'pure_callback'
     """
@@ -129,6 +135,7 @@ class Refusal:
 class Unsupported(JaxportError):
     """Some operations of a model cannot be converted; all of them are reported together.
 
+    >>> from jaxport import Refusal, Unsupported
     >>> print(
     ...     Unsupported(
     ...         "2 operations of `policy` cannot be exported",

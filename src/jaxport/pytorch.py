@@ -83,6 +83,7 @@ def from_torch(
       Unsupported: an operator cannot be imported.
       VerificationFailed: the program and the module differ.
 
+    >>> from jaxport import from_torch
     >>> import torch
     >>> module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh())
     >>> program = from_torch(module, (torch.ones(1, 3),), dynamic_shapes=[("batch", 3)])

@@ -116,6 +116,7 @@ def to_source(
       InvalidArgument: a JAX model has no `inputs`, there are two of them or two folders, or the framework is unknown.
       SaveError: a file cannot be written, or there is a `model.py` that was not generated.
 
+    >>> from jaxport import to_source
     >>> import jax.numpy as jnp
     >>> "jnp.tanh(x)" in to_source(jnp.tanh, inputs=[("batch", 3)]).code
     True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib
 import inspect
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import jaxport
 from scripts.public_interface import MODULES
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -105,3 +107,47 @@ def test_each_entry_exists():
 def test_the_pages_are_listed():
     index = (REFERENCE.parent / "reference.md").read_text(encoding="utf-8")
     assert [page.name for page in REFERENCE.glob("*.md") if f"(reference/{page.name})" not in index] == []
+
+
+# Named in signatures, or constants: their entries in the reference have the examples.
+WITHOUT_EXAMPLE = {
+    "importer.Host", "importer.OutputCount", "importer.RandomKey", "importer.ShapeOnly", "testing.SIZES", "testing.VARIANTS",
+    "mox.Match", "mox.load", "mox.save", "mox.quantize_linear", "mox.dequantize_linear", "verify.Sampler",
+}  # fmt: skip
+
+
+def documented() -> dict[str, str]:
+    """The docstrings of the public names and of their methods."""
+    found = {}
+    for name, value in PUBLIC.items():
+        members = vars(value) if inspect.isclass(value) else {}
+        own = {name: value, **{f"{name}.{key}": member for key, member in members.items() if not key.startswith("_")}}
+        found |= {
+            key: text
+            for key, each in own.items()
+            if callable(each) or isinstance(each, property | cached_property)
+            if (text := inspect.getdoc(each))
+        }
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(name for name, text in documented().items() if ">>> " in text))
+def test_an_example_runs_as_it_is_pasted(name: str):
+    """After `import jaxport`, and nothing else."""
+    if name == "jaxport.from_torch":
+        pytest.importorskip("torch")
+    examples = doctest.DocTestParser().get_doctest(documented()[name], {"jaxport": jaxport}, name, None, 0)
+    said: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE, verbose=False)
+    assert runner.run(examples, out=said.append).failed == 0, "".join(said)
+
+
+def test_public_names_have_an_example():
+    is_error = lambda value: inspect.isclass(value) and issubclass(value, jaxport.JaxportError)
+    texts = documented()
+    without = {
+        name.removeprefix("jaxport.")
+        for name, value in PUBLIC.items()
+        if not is_error(value) and ">>> " not in texts.get(name, "")
+    }
+    assert without == WITHOUT_EXAMPLE

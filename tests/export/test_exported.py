@@ -68,7 +68,7 @@ def test_defaults_of_weights_may_be_replaced():
         (lambda e: e.run({"x": np.ones((2, 4), np.float32), "i": 1}), "the input `x` has shape (2, 4)"),
         (lambda e: e.run({"x": ONES[0], "i": 1}), "pass an array of rank 2"),
         (lambda e: e.run({"x": ONES.astype(np.float16), "i": 1}), "the input `x` has dtype float16"),
-        (lambda e: e(ONES), "the arguments do not have the structure that the function was exported with"),
+        (lambda e: e(ONES), "the arguments are not those that the function was exported with"),
         (lambda e: e(np.ones((2, 4), np.float32), 1), "it was exported as (B, 3)"),
         (lambda e: e(ONES.astype(np.int32), 1), "it was exported as float32"),
         (lambda e: e(ONES, 1.5), "the input `i` has dtype float64"),

@@ -98,7 +98,7 @@ def test_run_refuses_wrong_names(mlp):
 
 
 def test_calling_with_another_structure_is_refused(mlp):
-    with pytest.raises(jaxport.InvalidArgument, match="the arguments do not have the structure"):
+    with pytest.raises(jaxport.InvalidArgument, match="the arguments are not those"):
         export(mlp, ("B", 3))({"x": np.ones((1, 3))})
 
 

@@ -601,9 +601,9 @@ def twice():
 
 
 MISTAKES = {
-    "another default": (lambda c: two(X, X)(X, X, scale=2.0), "do not have the structure"),
-    "too many": (lambda c: c.mox(X, X), "do not have the structure"),
-    "an unknown name": (lambda c: c.mox(z=X), "do not have the structure"),
+    "another default": (lambda c: two(X, X)(X, X, scale=2.0), "are not those that it was traced with"),
+    "too many": (lambda c: c.mox(X, X), "are not those that it was traced with"),
+    "an unknown name": (lambda c: c.mox(z=X), "are not those that it was traced with"),
     "an unknown parameter": (lambda c: c.mox.apply({"head.kernle": HEAD}, X), "is not a parameter of the Mox"),
     "a typo in a path": (lambda c: c.mox.patch({"blocks.1.pu": 0.0}), r"there (is|are) `blocks.1.up`"),
     "a typo in an attribute": (lambda c: c.mox.select("//Linear[@outfeatures=8]"), "`@?out_features`"),

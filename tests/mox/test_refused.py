@@ -234,7 +234,7 @@ def test_a_condition_cannot_be_captured():
 CALLS = {
     "shape": (lambda mox: mox(X[:2]), r"`inputs` is float32\[2\](.|\n)*traced with float32\[3\]"),
     "dtype": (lambda mox: mox(X.astype(jnp.int32)), r"`inputs` is int32\[3\]"),
-    "arity": (lambda mox: mox(X, X), "do not have the structure that was traced"),
+    "arity": (lambda mox: mox(X, X), "are not those that it was traced with"),
     "unknown parameter": (lambda mox: mox.apply({**mox.params, "w": X}, X), "`w` is not a parameter of the Mox"),
     "parameter of another shape": (lambda mox: mox.apply({**mox.params, "bias": X}, X), r"`bias` is float32\[3\]"),
     "with_params unknown": (lambda mox: mox.with_params({"w": X}), "`w` is not a parameter of the Mox"),

@@ -105,7 +105,7 @@ def test_ids_are_valid_without_being_told():
     ("inputs", "text"),
     [
         ([np.ones((3, 5), np.float32)], "the input `x` has shape (3, 5)"),
-        ([np.ones((3, 4))] * 2, "the arguments do not have the structure that the function was exported with"),
+        ([np.ones((3, 4))] * 2, "the arguments are not those that the function was exported with"),
         ({"y": np.ones(3)}, "`y` is not an input of the model"),
         ([np.ones((3, 4), np.int32)], "the input `x` has dtype int32"),
     ],

@@ -19,12 +19,11 @@ from jaxport.codegen.recorded.fused import record_fused
 from jaxport.codegen.recorded.simplified import simplified
 from jaxport.codegen.source import Source, to_source
 from jaxport.codegen.writing.literals import comment
-from jaxport.errors import InvalidArgument
+from jaxport.errors import InvalidArgument, NeedsWideTypes
 from jaxport.importer.interface import ImportedProgram, in_model_order, with_states
 from jaxport.importer.names import Framework
 from jaxport.importer.traced.read_sizes import elements_for
 from jaxport.importer.traced.recorded_program import record
-from jaxport.importer.values.host import NeedsWideTypes
 from jaxport.phases import phase
 
 __all__ = ["FRAMEWORKS", "printed"]

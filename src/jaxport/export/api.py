@@ -21,7 +21,16 @@ from jaxport.blocks.tracing import State, Traced
 from jaxport.errors import ExportError, InvalidArgument, Unsupported
 from jaxport.export import failures, passes as graph_passes, precisions, prepare
 from jaxport.export.calibration import Calibration
-from jaxport.export.choices import Checks, Fold, Nonfinite, Weights, check_choices, check_rules, weight_selector
+from jaxport.export.choices import (
+    Checks,
+    Fold,
+    Nonfinite,
+    Weights,
+    check_choices,
+    check_rules,
+    knows_other_exporters,
+    weight_selector,
+)
 from jaxport.export.delivery import minimal_opset, roles, targets
 from jaxport.export.delivery.requirements import CHECKS
 from jaxport.export.delivery.roles import role_of
@@ -60,6 +69,7 @@ from jaxport.onnx_facts import releases
 from jaxport.phases import phase
 
 
+@knows_other_exporters
 @jaxprs.failures_name_untested_jax()
 @takes(
     "to_onnx",
@@ -190,7 +200,7 @@ def to_onnx(
         wanted = selector(functions)
         traced, flags = _trace(fn, read, static_params, state, name, wanted)
         if state == "refuse" and not flags:
-            refuse_drawn_once(traced, name, _weight_selector(weights))
+            refuse_drawn_once(traced, name, weight_selector(weights, [weight.path for weight in traced.weights]))
         options = Options(
             fn=functools.partial(fn, **static_params) if static_params else fn,
             name=name,

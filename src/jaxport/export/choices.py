@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, get_args
+from typing import Literal, ParamSpec, TypeVar, get_args
 
 from jaxport.blocks.tracing import State
 from jaxport.errors import InvalidArgument
@@ -12,7 +14,16 @@ from jaxport.jaxprs import Jaxpr
 from jaxport.jaxprs.walk import equations_within
 from jaxport.mox.programs.names import near
 
-__all__ = ["Checks", "Fold", "Nonfinite", "Weights", "check_choices", "check_rules", "weight_selector"]
+__all__ = [
+    "Checks",
+    "Fold",
+    "Nonfinite",
+    "Weights",
+    "check_choices",
+    "check_rules",
+    "knows_other_exporters",
+    "weight_selector",
+]
 
 Nonfinite = Literal["runtime", "exact", "ignore"]
 Fold = Literal["constants", "weights"]
@@ -85,3 +96,54 @@ def check_rules(rules: Iterable[str], *programs: Jaxpr) -> None:
                 why=near(name, known) or "the program has no operation and no block of that name",
                 instead="`jaxport.make_mox(fn)(*inputs)` shows what there is",
             )
+
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+_SAVED = "the result has it: `exported.save(path, external_data=...)`"
+_MODEL = "the result has the model: `exported.model`, `exported.proto`, `exported.save(path)`"
+_DIMS = 'sizes that are open have names in `inputs`: `[("B", 3)]`'
+_ELSEWHERE = {
+    "model_name": "it is `name` here",
+    "enable_double_precision": "it is `double_precision` here",
+    "return_mode": _MODEL,
+    "output_path": _SAVED,
+    "export_mode": 'it is `target="web"` here',
+    "normalization_mode": "normalizations are recognised; `target` and `opset` decide which operators there are",
+    "record_primitive_calls_file": "`exported.explain()` says how each equation was exported",
+    "args": "they are `inputs` here: one specification for each argument",
+    "kwargs": "they are `input_params` here, or `static_params` to bake them in",
+    "f": _SAVED,
+    "opset_version": "it is `opset` here",
+    "dynamic_axes": _DIMS,
+    "dynamic_shapes": _DIMS,
+    "input_signature": "it is `inputs` here: one specification for each argument",
+    "do_constant_folding": 'constants are folded; `fold="weights"` folds what depends on weights, too',
+    "export_params": 'it is `weights` here: "constants" or "inputs"',
+    "keep_initializers_as_inputs": 'it is `weights="inputs"` here',
+    "external_data": _SAVED,
+    "verify": "the result compares: `exported.verify()`",
+    "report": "`exported.explain()` says how each equation was exported",
+    "verbose": "`exported.explain()` says how each equation was exported",
+    "export_modules_as_functions": "it is `functions` here",
+    "custom_opsets": "the domains of the rules that emit them are written",
+    "dynamo": "there is one way to trace",
+}
+"""Arguments of jax2onnx, `torch.onnx.export` and tf2onnx, and what stands for them here."""
+
+
+def knows_other_exporters(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Answer keyword arguments that other exporters have with those that the function has."""
+    own = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        for name in kwargs:
+            if name not in own and name in _ELSEWHERE:
+                raise InvalidArgument(
+                    f"`{name}` is an argument of another exporter", where="`to_onnx`", instead=_ELSEWHERE[name]
+                )
+        return function(*args, **kwargs)
+
+    return call

@@ -22,7 +22,7 @@ from jaxport.export.generation import decoders, encoders
 from jaxport.export.passes.inlining import inlining
 from jaxport.export.ports import Port
 from jaxport.jaxprs import Parameters, dims
-from jaxport.jaxprs.alike import same_value
+from jaxport.jaxprs.alike import misfit, same_value
 from jaxport.printable import printable, shown
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 class Exported(ExportedModel):
     """An exported model.
 
+    >>> import numpy as np
     >>> import jax.numpy as jnp, jaxport
     >>> exported = jaxport.to_onnx(jnp.tanh, [("B", 3)], input_names=["x"])
     >>> exported
@@ -210,9 +211,9 @@ class Exported(ExportedModel):
             )
         if tree != traced.in_tree:
             raise InvalidArgument(
-                "the arguments do not have the structure that the function was exported with",
-                where=f"got {tree}",
-                why=f"exported with {traced.in_tree}",
+                "the arguments are not those that the function was exported with",
+                where=f"the call of `{self.model.graph.name}`",
+                why=misfit(traced.in_tree, tree),
                 instead="pass the same positional and keyword arguments, static ones left out",
             )
         for index, value in traced.static_inputs.items():

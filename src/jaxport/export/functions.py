@@ -10,7 +10,7 @@ import hashlib
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import jax.numpy as jnp
 import onnx_ir as ir
@@ -31,6 +31,25 @@ if TYPE_CHECKING:
 
 #: The key under which `onnx_function` stores its options on a block.
 OPTION = "onnx_function"
+
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+@overload
+def onnx_function(decorated: Decorated) -> Decorated: ...
+
+
+@overload
+def onnx_function(
+    *,
+    unique: bool = False,
+    namespace: str | None = None,
+    type: str | None = None,
+    name: str | None = None,
+    static: Iterable[str] = (),
+    runtime: Iterable[str] = (),
+) -> Callable[[Decorated], Decorated]: ...
 
 
 def onnx_function(

@@ -25,6 +25,7 @@ class Limits:
       iterations: the number of iterations, per call, of loops that XLA cannot run, because their values change shape
         or their end is unknown; and the number of elements that a tensor is split into as a sequence.
 
+    >>> from jaxport import Limits
     >>> Limits(bytes=2**34).growth
     1024
     """

@@ -103,6 +103,9 @@ def from_onnx(
       InvalidArgument: `source` is not a model, there is no such file, no initializer has a given name, or a sharding does
         not split a parameter evenly.
 
+    >>> import numpy as np
+    >>> import jax
+    >>> from jaxport import from_onnx
     >>> import onnx.parser
     >>> model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
     ...     agraph (float[N, 2] x) => (float[N, 2] y) <float[2] bias = {1, 2}> { y = Add(x, bias) }''')
@@ -129,6 +132,9 @@ def _unpickled(model: bytes, options: Mapping[str, Any]) -> Program:
 class Program:
     """An imported ONNX model: a function of its inputs, with its weights in `params`.
 
+    >>> import jax
+    >>> import numpy as np
+    >>> from jaxport import from_onnx
     >>> import onnx.parser
     >>> program = from_onnx(
     ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
@@ -200,6 +206,7 @@ class Program:
     def modules(self) -> NodeModule:
         """The tree of those modules that the model's file names.
 
+        >>> from jaxport import from_onnx
         >>> import onnx.parser
         >>> model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
         ...     agraph (float[N] x) => (float[N] y) { y = Relu(x) }''')
@@ -264,6 +271,7 @@ class Program:
           InvalidArgument: an input has no declared shape and is not in `inputs`, or the framework is unknown.
           SaveError: a file cannot be written, or there is a `model.py` that was not generated.
 
+        >>> from jaxport import from_onnx
         >>> import onnx.parser
         >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
         >>> program = from_onnx(onnx.parser.parse_model(text))
@@ -290,6 +298,7 @@ class Program:
           inputs: as for `to_source`: sizes that differ from those that the model declares, and arrays for inputs whose
             values decide shapes. If the program cannot be traced, the last phase names the node at which tracing stops.
 
+        >>> from jaxport import from_onnx
         >>> import onnx.parser
         >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
         >>> program = from_onnx(onnx.parser.parse_model(text))
@@ -313,6 +322,7 @@ class Program:
           InvalidArgument: the inputs or sizes do not fit the model, or an input cannot be sampled.
           RunError: ONNX Runtime refuses the model, or fails.
 
+        >>> from jaxport import from_onnx
         >>> import onnx.parser
         >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
         >>> program = from_onnx(onnx.parser.parse_model(text))
@@ -334,6 +344,7 @@ class Program:
           InvalidArgument: parameters are missing, unknown, or of another shape.
           SaveError: the path cannot be written, or the disk is full; an existing file is kept.
 
+        >>> from jaxport import from_onnx
         >>> import onnx.parser, tempfile
         >>> program = from_onnx(
         ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
@@ -357,6 +368,8 @@ class Program:
         Raises:
           InvalidArgument: a parameter is unknown or of another shape; the file's weights are not those of this model.
 
+        >>> import numpy as np
+        >>> from jaxport import from_onnx
         >>> import onnx.parser
         >>> program = from_onnx(
         ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
@@ -403,6 +416,7 @@ class Program:
         a file that jaxport exported, the metadata says which is which. In other files it follows from the way
         operators use a tensor, and from the names that exporters give.
 
+        >>> from jaxport import from_onnx
         >>> import onnx.parser
         >>> program = from_onnx(
         ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>

@@ -11,11 +11,66 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport.jaxprs import aval_of, dims
-from jaxport.jaxprs.aliases import Aval
+from jaxport.jaxprs.aliases import Aval, TreeDef
 from jaxport.jaxprs.releases import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 #: Calls with custom derivatives: only their bodies matter.
 _WITH_DERIVATIVES = frozenset(("custom_jvp_call", "custom_vjp_call"))
+
+
+def misfit(wanted: TreeDef, given: TreeDef) -> str:
+    """Return how the arguments of a call differ from those that a function takes.
+
+    Args:
+      wanted, given: the structures of the positional arguments, or of these and the keyword arguments.
+
+    >>> tree = jax.tree.structure
+    >>> misfit(tree(((1,), {})), tree(((1, 2), {"scale": 3})))
+    'it takes 1 argument by position, and 2 were given; `scale` is not one of its arguments'
+    >>> misfit(tree((({"a": 1},), {})), tree((({"b": 1},), {})))
+    "argument 0 has no `['a']`; argument 0 has `['b']`, which is not taken"
+    """
+    (taken, keywords), (passed, named) = map(_calls, (wanted, given))
+    said = []
+    if len(taken) != len(passed):
+        noun = "argument" if len(taken) == 1 else "arguments"
+        said.append(
+            f"it takes {len(taken)} {noun} by position, and {len(passed)} {'was' if len(passed) == 1 else 'were'} given"
+        )
+    said += [f"`{name}` is missing" for name in keywords if name not in named]
+    said += [f"`{name}` is not one of its arguments" for name in named if name not in keywords]
+    if said:
+        return "; ".join(said)
+    pairs = [*enumerate(zip(taken, passed, strict=True)), *((name, (keywords[name], named[name])) for name in keywords)]
+    for place, (one, other) in pairs:
+        if one == other:
+            continue
+        have, got = ([jax.tree_util.keystr(path) for path, _ in _leaves(tree)] for tree in (one, other))
+        said += [
+            f"argument {place} has no `{path}`" if path else f"argument {place} is no array"
+            for path in have
+            if path not in got
+        ]
+        said += [f"argument {place} has `{path}`, which is not taken" for path in got if path and path not in have]
+        said += (
+            [f"argument {place} is another kind of container: {one} is taken, {other} was given"] if have == got else []
+        )
+    return "; ".join(said)
+
+
+def _calls(tree: TreeDef) -> tuple[list[TreeDef], dict[str, TreeDef]]:
+    """Return the structures of the arguments of a call, by position and by name."""
+    children = tree.children()
+    kinds = [None if (own := child.node_data()) is None else own[0] for child in children]
+    if kinds == [tuple, dict]:
+        last = children[1].node_data()
+        assert last is not None
+        return children[0].children(), dict(zip(last[1], children[1].children(), strict=True))
+    return children, {}
+
+
+def _leaves(tree: TreeDef) -> list[tuple[Any, Any]]:
+    return jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(tree, range(tree.num_leaves)))[0]
 
 
 def same_aval(a: Aval, b: Aval) -> bool:

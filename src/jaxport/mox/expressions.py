@@ -367,6 +367,7 @@ def factory(make: Callable[[Match], object]) -> Factory:
     The match has the block's `config`, `params`, `in_avals` and `out_avals`; calling it inside the replacement runs
     the original.
 
+    >>> from jaxport.mox import factory
     >>> import jax.numpy as jnp, jaxport
     >>> doubled = factory(lambda match: lambda x: 2 * match(x))
     >>> mox = jaxport.make_mox(lambda x: jnp.cos(x) + 1)(jnp.zeros(3))
@@ -418,6 +419,11 @@ def loads(text: str, weights: Mapping[str, Array] | None = None, format: str | N
 
     Raises:
       ModelError: the text is malformed, truncated, hostile, or needs weights that are not given.
+
+    >>> import jax.numpy as jnp, jaxport
+    >>> text = jaxport.mox.dumps(jaxport.make_mox(jnp.square)(jnp.ones(2)))
+    >>> jaxport.mox.loads(text)(jnp.array([2.0, 3.0]))
+    Array([4., 9.], dtype=float32)
     """
     return files.read_text(text, weights, format, Mox)
 

@@ -71,5 +71,11 @@ def _name_of(fn: PythonFunction) -> str:
 
 
 def eval_mox(mox: Mox, *args: object, **kwargs: object) -> Any:
-    """Return what the model returns for these arguments: ``mox(*args, **kwargs)``."""
+    """Return what the model returns for these arguments: ``mox(*args, **kwargs)``.
+
+    >>> import jax.numpy as jnp, jaxport
+    >>> mox = jaxport.make_mox(jnp.square)(jnp.ones(2))
+    >>> jaxport.mox.eval_mox(mox, jnp.array([2.0, 3.0]))
+    Array([4., 9.], dtype=float32)
+    """
     return mox(*args, **kwargs)

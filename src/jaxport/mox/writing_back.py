@@ -39,6 +39,7 @@ def write_back(model: Model, params: Mapping[str, Array] | Mox, *, prefix: str =
       InvalidArgument: the model has no array at a path, or one of another shape or dtype; or the Mox does what no object
         of that structure does: something else than a module has taken the place of one, or not of all of its calls.
 
+    >>> from jaxport.mox import write_back
     >>> import jax.numpy as jnp
     >>> from flax import nnx
     >>> linear = nnx.Linear(2, 1, rngs=nnx.Rngs(0))

@@ -66,7 +66,7 @@ def check(
     atol: float | None = None,
     without: Mapping[str, str] | None = None,
     opsets: Sequence[int] | None = None,
-    shapes: Sequence[Sequence[Dim]] | None = None,
+    shapes: Sequence[Sequence[Dim | str]] | None = None,
     dtypes: Sequence[DTypeLike] | None = None,
     function_count: int | None = None,
     changes_state: bool = False,
@@ -102,6 +102,7 @@ def check(
       AssertionError: the two sides differ, or the model is not as expected.
       InvalidArgument: a variant is unknown or skipped without a reason, or a symbol has no size.
 
+    >>> from jaxport.testing import check
     >>> import jax.numpy as jnp
     >>> from jaxport.testing import f32
     >>> exported = check(lambda x: jnp.tanh(x) + 1, f32("B", 3), shapes=[("B", 3)])
@@ -253,7 +254,12 @@ def _key(exported: Exported, sizes: Mapping[str, int]) -> tuple:
 
 
 def check_model(exported: Exported, what: str = "the model") -> None:
-    """Assert that a model passes ONNX's checker, and that the shapes it declares agree with ONNX's own inference."""
+    """Assert that a model passes ONNX's checker, and that the shapes it declares agree with ONNX's own inference.
+
+    >>> import jax.numpy as jnp, jaxport
+    >>> from jaxport.testing import check_model
+    >>> check_model(jaxport.to_onnx(jnp.tanh, [("B", 3)]))
+    """
     proto = exported.proto
     try:
         onnx.checker.check_model(proto, full_check=True)

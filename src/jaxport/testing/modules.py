@@ -41,6 +41,8 @@ def seeded(
     Returns:
       The module; with `inputs`, a function.
 
+    >>> import numpy as np
+    >>> from jaxport.testing import seeded
     >>> import equinox
     >>> layer = seeded(equinox.nn.Linear, 4, 3, dtype=np.float16)
     >>> layer(np.ones(4, np.float16)).dtype

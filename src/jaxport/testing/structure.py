@@ -43,6 +43,7 @@ def expect_graph(
     Raises:
       AssertionError: the structure differs; the message shows the expectation and the paths of the model.
 
+    >>> from jaxport.testing import expect_graph
     >>> import jax.numpy as jnp, jaxport
     >>> exported = jaxport.to_onnx(lambda x: jnp.tanh(x) * 2, [("B", 3)])
     >>> expect_graph(exported, ["Tanh -> Mul[B, 3]"], exact=True, counts={"Cast": 0}, shapes={"output": ("B", 3)})
@@ -75,6 +76,7 @@ def expect_graph(
 def expectation(exported: Exported | ir.Model) -> str:
     """Return the call of `expect_graph` that a model passes, as text to paste into a test.
 
+    >>> from jaxport.testing import expectation
     >>> import jax.numpy as jnp, jaxport
     >>> print(expectation(jaxport.to_onnx(lambda x: jnp.tanh(x) * 2, [("B", 3)])))
     expect_graph(
@@ -189,6 +191,10 @@ def check_declared(exported: Exported, inputs: Parameters, sizes: Mapping[str, i
 
     Raises:
       AssertionError: a declaration does not match its value.
+
+    >>> import jax.numpy as jnp, numpy as np, jaxport
+    >>> from jaxport.testing import check_declared
+    >>> check_declared(jaxport.to_onnx(jnp.tanh, [("B",)]), {"x": np.ones(2, np.float32)}, {"B": 2})
     """
     model = exported.model.clone()
     values = [value for node in model.graph for value in node.outputs if value.name]

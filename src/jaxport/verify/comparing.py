@@ -38,6 +38,11 @@ class Difference:
       ulps: the largest number of floats that lie between two elements; None for integers.
       finite: the fraction of elements that are finite on both sides; the other figures refer to these.
       note: a remark on a result that agrees: how many elements are ill-conditioned.
+
+    >>> import numpy as np
+    >>> from jaxport.verify import difference
+    >>> difference(np.float32([1, 2]), np.float32([1, 2.5])).absolute
+    0.5
     """
 
     problem: str = ""
@@ -105,6 +110,8 @@ def difference(
         differs by no more than that is ill-conditioned, not wrong, unless tolerances are given.
       scaled: the tolerance of floats relative to the largest one, if the model has fewer bits than the function.
 
+    >>> import numpy as np
+    >>> from jaxport.verify import difference
     >>> difference(np.float32([1, 2]), np.float32([1, 3])).problem
     '1 of 2 elements differ, by up to 1 where 2 is expected'
     """

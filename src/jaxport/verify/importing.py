@@ -84,6 +84,7 @@ def verify_program(
       RunError: ONNX Runtime refuses the model, or fails.
       NotInstalled: ONNX Runtime is not installed.
 
+    >>> from jaxport.verify import verify_program
     >>> import onnx.parser
     >>> from jaxport.importer import from_onnx
     >>> program = from_onnx(

@@ -22,6 +22,11 @@ class Output:
       dtype, shape: those of the JAX result.
       sizes: the sizes of the symbolic dims.
       difference: the difference of the model's value.
+
+    >>> import jax.numpy as jnp, jaxport
+    >>> output = jaxport.to_onnx(jnp.abs, [(3,)]).verify().outputs[0]
+    >>> output.ok, output.dtype, output.shape
+    (True, 'float32', (3,))
     """
 
     name: str
@@ -54,6 +59,12 @@ class Divergence:
       place: the first block, or equation outside all blocks, whose result differs, as text.
       source: the user's line.
       problem: the difference there.
+
+    >>> from jaxport.verify import Divergence
+    >>> print(Divergence("layers.0: Linear", "model.py:12", "the first element is 2, 1 is expected"))
+    layers.0: Linear
+    model.py:12
+    the first element is 2, 1 is expected
     """
 
     place: str

@@ -22,6 +22,7 @@ from jaxport.export.flags.tracing_flags import traced_with_flags, with_bools
 from jaxport.export.ports import Port, is_key, port_of, stored
 from jaxport.export.precision.names import Precision, recorded
 from jaxport.jaxprs import Array, Parameters, PythonFunction, dims
+from jaxport.jaxprs.alike import misfit
 from jaxport.verify import conditioning
 from jaxport.verify.comparing import Changes, Tolerance
 from jaxport.verify.decoding import is_counted
@@ -91,6 +92,7 @@ def verify(
       RunError: ONNX Runtime refuses the model, or fails.
       NotInstalled: ONNX Runtime is not installed.
 
+    >>> from jaxport.verify import verify
     >>> import jaxport
     >>> exported = jaxport.to_onnx(lambda x: x @ x.T, [("B", 3)])
     >>> print(verify(exported, sizes=[{"B": 2}, {"B": 5}], atol=1e-5))
@@ -176,6 +178,14 @@ def verify_file(
       InvalidArgument: the inputs or outputs of the file are not those of the function.
       RunError: ONNX Runtime refuses the model, or fails.
       NotInstalled: ONNX Runtime is not installed.
+
+    >>> import pathlib, tempfile
+    >>> import jax.numpy as jnp, jaxport
+    >>> from jaxport.verify import verify_file
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "tanh.onnx"
+    >>> jaxport.to_onnx(jnp.tanh, [("B", 3)]).save(file)
+    >>> verify_file(file, jnp.tanh, [("B", 3)]).ok
+    True
     """
     session = Session(path)
     bound = functools.partial(fn, **static_params) if static_params else fn
@@ -374,9 +384,9 @@ class _Subject(Sides[_FunctionRun]):
         wanted = self.traced.in_tree.children()[0]
         if tree != wanted:
             raise InvalidArgument(
-                "the arguments do not have the structure that the function was exported with",
-                where=f"`verify(inputs=...)`: {tree}",
-                why=f"exported with {wanted}",
+                "the arguments are not those that the function was exported with",
+                where="`verify(inputs=...)`",
+                why=misfit(wanted, tree),
                 instead="pass the positional arguments, or a mapping from input names to arrays",
             )
         arrays = [leaf for index, leaf in enumerate(leaves) if index not in self.traced.static_inputs]

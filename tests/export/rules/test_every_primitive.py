@@ -76,4 +76,18 @@ def test_a_rule_has_a_case():
     tests = "\n".join(path.read_text() for path in Path(__file__).parents[1].rglob("*.py") if path != Path(__file__))
     named = {*lowered(), *REASONS, *OF_OTHER_RELEASES, *map(OF_COMPLEX.__mod__, lowered()), *re.findall(r"\w+", tests)}
     missing = sorted(RULES.keys() - named)
-    assert not missing, f"no test names the primitives {missing}: add a case to tests/export/rules"
+    assert not missing, "; ".join(
+        f"no test names `{name}`: add a case to tests/export/rules/{_tests_of(name)}" for name in missing
+    )
+
+
+def _tests_of(name):
+    """The file of tests for the rules of a primitive's file."""
+    family = getattr(RULES[name].function, "__module__", "").removeprefix("jaxport.export.rules.").partition(".")[0]
+    own = f"test_{family}.py"
+    return own if Path(__file__).with_name(own).exists() else "test_array_functions.py"
+
+
+def test_the_file_that_is_named_exists():
+    assert _tests_of("cumsum") == "test_cumulative.py"
+    assert _tests_of("floor").startswith("test_")

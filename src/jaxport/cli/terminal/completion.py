@@ -117,7 +117,7 @@ class Group(TyperGroup):
         return ctx.args
 
 
-def _placed(command: TyperCommand | TyperGroup, ctx: Any, args: list[str]) -> list[str]:
+def _placed(command: TyperCommand | TyperGroup, ctx: typer.Context, args: list[str]) -> list[str]:
     """Assign words to the parameters of a command, and return those that are left."""
     parser = command.make_parser(ctx)
     given, rest, _ = parser.parse_args(args=args)

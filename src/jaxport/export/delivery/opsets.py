@@ -53,7 +53,7 @@ def validated(opset: int | None) -> int:
             instead="leave it out: then the model has the lowest opset, 18 or newer, that can say what it means",
         )
     if number > CHECKED:
-        warnings.warn(unchecked(number), stacklevel=4)
+        warnings.warn(unchecked(number), stacklevel=5)
     return number
 
 

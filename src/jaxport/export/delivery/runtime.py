@@ -210,7 +210,7 @@ def _onnxruntime() -> Any:
         raise NotInstalled(
             "ONNX Runtime is not installed",
             why="running and verifying a model needs it; exporting and saving do not",
-            instead="`pip install onnxruntime`",
+            instead='install it: `pip install "jaxport[runtime]"`',
         ) from error
     return onnxruntime
 

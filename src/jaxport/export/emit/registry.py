@@ -105,6 +105,8 @@ def rule(
     Raises:
       InvalidArgument: a rule of that name exists, or neither a primitive nor a block is named.
 
+    >>> from jaxport import rule
+    >>> from jaxport.export.emit.registry import RULES
     >>> import jax.numpy as jnp
     >>> via = rule("my_hypot", via=lambda x, y: jnp.sqrt(x * x + y * y))
     >>> del RULES["my_hypot"]

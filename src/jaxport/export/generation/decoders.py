@@ -99,6 +99,7 @@ def decoder_inputs(
     Raises:
       InvalidArgument: a number is not positive, or `cache` is unknown.
 
+    >>> from jaxport import decoder_inputs
     >>> decoder_inputs(1, 2, 8)[3][0]["key"]
     ShapeDtypeStruct(shape=(batch_size, 2, total_sequence_length - sequence_length, 8), dtype=float32)
     """
@@ -147,6 +148,7 @@ def encoder_decoder_inputs(
     Raises:
       InvalidArgument: a number is not positive.
 
+    >>> from jaxport import encoder_decoder_inputs
     >>> encoder_decoder_inputs(1, 2, 8, 1500)[1][0]["decoder"]["key"]
     ShapeDtypeStruct(shape=(batch_size, 2, next_length - 1, 8), dtype=float32)
     """

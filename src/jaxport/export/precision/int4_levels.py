@@ -61,6 +61,7 @@ class Int4:
     def size(self, depth: int) -> int:
         """Return the size of the groups of a column of `depth` weights: the shortest one that holds all of it, or `group`.
 
+        >>> from jaxport import Int4
         >>> Int4(group=128).size(40), Int4(group=128).size(400)
         (64, 128)
         """
@@ -69,6 +70,7 @@ class Int4:
     def bits(self, depth: int) -> int:
         """Return the number of bits of a column of `depth` weights, with its scales and zero points.
 
+        >>> from jaxport import Int4
         >>> Int4().bits(64), Int4(group=64, symmetric=True).bits(64)
         (328, 288)
         """

@@ -106,6 +106,9 @@ def _opened(data: bytes) -> Image:
         import PIL.Image
     except ImportError as error:
         raise NotInstalled(
-            "images cannot be decoded", where="`ImageDecoder`", why="Pillow reads them", instead="`pip install pillow`"
+            "images cannot be decoded",
+            where="`ImageDecoder`",
+            why="Pillow reads them",
+            instead='install it: `pip install "jaxport[images]"`',
         ) from error
     return PIL.Image.open(io.BytesIO(data))

@@ -249,6 +249,8 @@ def op(*names: str, since: int = 1, until: int | None = None) -> Callable[[Opera
     Raises:
       InvalidArgument: the version is registered already.
 
+    >>> from jaxport import op
+    >>> from jaxport.importer.resolving.registry import lookup
     >>> @op("my.domain", "Scaled")
     ... def scaled(x, *, factor=1.0):
     ...     return x * factor

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from jaxport.errors import ModelError
+from jaxport.errors import ModelError, NeedsWideTypes
 from jaxport.importer.values.dtypes import STRING, canonical
 from jaxport.jaxprs import Array, Dim, InconclusiveDimensionOperation, PythonFunction, Shape
 from jaxport.jaxprs.aliases import SymbolicDim
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = [
     "HostValue",
     "Key",
-    "NeedsWideTypes",
     "RuntimeValue",
     "SizesDiffer",
     "SizesNeeded",
@@ -66,10 +65,6 @@ class SizesNeeded(InconclusiveDimensionOperation):
     def __init__(self, constraint: str):
         super().__init__(f"whether {constraint} depends on the sizes")
         self.constraint = constraint
-
-
-class NeedsWideTypes(ModelError):
-    """A program computes with an integer that needs 64 bits, and JAX's types of 64 bits are off."""
 
 
 class SizesDiffer(InconclusiveDimensionOperation):

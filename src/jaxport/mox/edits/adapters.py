@@ -35,6 +35,7 @@ def set_adapter(mox: Mox, *names: str) -> Mox:
     Raises:
       InvalidArgument: there is no adapter of that name.
 
+    >>> from jaxport.mox import lora, set_adapter
     >>> import jax.numpy as jnp, jaxport
     >>> from flax import nnx
     >>> mox = jaxport.make_mox(nnx.Linear(3, 4, rngs=nnx.Rngs(0)))(jnp.ones((1, 3)))
@@ -70,6 +71,13 @@ def save_adapter(mox: Mox, name: str, path: str | os.PathLike[str], params: Mapp
     Raises:
       InvalidArgument: there is no adapter of that name.
       SaveError: the file cannot be written.
+
+    >>> import pathlib, tempfile
+    >>> import jax, jax.numpy as jnp, jaxport
+    >>> mox = jaxport.make_mox(jax.jit(lambda x, w: x @ w))(jnp.ones((2, 3)), jnp.ones((3, 4)))
+    >>> jaxport.mox.save_adapter(mox, "style", pathlib.Path(tempfile.mkdtemp()) / "style.safetensors")
+    Traceback (most recent call last):
+    jaxport.InvalidArgument: ...
     """
     nodes = _adapted(mox)
     layers = {block.path: _layer(block) for block in nodes.values() if block.config["adapter"] == name}
@@ -88,6 +96,7 @@ def load_adapter(mox: Mox, path: str | os.PathLike[str]) -> Mox:
       InvalidArgument: there is no such file; the Mox lacks these layers, or already has an adapter of that name.
       ModelError: the file is malformed, or does not contain an adapter.
 
+    >>> from jaxport.mox import load_adapter, lora, save_adapter
     >>> import pathlib, tempfile, jax.numpy as jnp, jaxport
     >>> from flax import nnx
     >>> mox = jaxport.make_mox(nnx.Linear(3, 4, rngs=nnx.Rngs(0)))(jnp.ones((1, 3)))

@@ -32,6 +32,7 @@ def cast(dtype: DTypeLike) -> Rewrite:
     Raises:
       InvalidArgument: `dtype` is not a floating-point type; a block does something that the type does not allow.
 
+    >>> import jax.numpy as jnp
     >>> import jaxport
     >>> from flax import nnx
     >>> mox = jaxport.make_mox(nnx.Linear(3, 4, rngs=nnx.Rngs(0)))(jnp.ones((1, 3)))

@@ -31,6 +31,7 @@ def prune(fraction: float) -> Factory:
     Raises:
       InvalidArgument: `fraction` is not between 0 and 1; a block has no such weight, or the program does not hold it.
 
+    >>> import jax.numpy as jnp
     >>> import jaxport
     >>> from flax import nnx
     >>> mox = jaxport.make_mox(nnx.Linear(4, 4, rngs=nnx.Rngs(0)))(jnp.ones((1, 4)))

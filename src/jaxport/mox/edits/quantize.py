@@ -83,6 +83,7 @@ def quantize(
       InvalidArgument: a selected block has no such weight, or the program does not hold its value; the format is unknown,
         floating-point and not symmetric, or has groups and an axis.
 
+    >>> import jax.numpy as jnp
     >>> import jaxport
     >>> from flax import nnx
     >>> mox = jaxport.make_mox(nnx.Linear(3, 4, rngs=nnx.Rngs(0)))(jnp.ones((1, 3)))
@@ -226,6 +227,7 @@ def qdq(scales: Mapping[str, float] | float) -> Factory:
     Raises:
       InvalidArgument: a scale is not a positive number; a block has no scale, or does not return exactly one floating-point array.
 
+    >>> import jax.numpy as jnp
     >>> import jaxport
     >>> mox = jaxport.make_mox(jnp.tanh)(jnp.ones(2))
     >>> mox.sub("//tanh", jaxport.mox.qdq(0.25))(jnp.asarray([0.1, 2.0]))
@@ -273,6 +275,7 @@ def _straight_through(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 def calibrate(mox: Mox, query: Query, *args: object, **kwargs: object) -> dict[str, float]:
     """Return the scale for `qdq` of each selected block, by path: its largest result for these arguments becomes 127.
 
+    >>> import jax.numpy as jnp
     >>> import jaxport
     >>> mox = jaxport.make_mox(jnp.sin)(jnp.ones(2))
     >>> scales = jaxport.mox.calibrate(mox, "//sin", jnp.asarray([0.0, jnp.pi / 2]))

@@ -60,6 +60,8 @@ def dora(
       InvalidArgument: `rank` is not positive; `name` is not a word; a selected block has no such weight, or the program
         does not hold its value.
 
+    >>> import jax.numpy as jnp
+    >>> import jax
     >>> import jaxport, equinox as eqx
     >>> mox = jaxport.make_mox(eqx.nn.Linear(3, 4, key=jax.random.key(0)))(jnp.ones(3))
     >>> adapted = mox.sub("//Linear", jaxport.mox.dora(rank=2))
@@ -108,6 +110,7 @@ def ia3(*, inputs: bool = False, weights: Callable[[str], bool] | None = None, n
       InvalidArgument: `name` is not a word; a selected block has no such weight or several; its argument or result does not
         end in the axes of the weight.
 
+    >>> import jax.numpy as jnp
     >>> import jaxport
     >>> from flax import nnx
     >>> mox = jaxport.make_mox(nnx.Linear(3, 4, rngs=nnx.Rngs(0)))(jnp.ones((1, 3)))

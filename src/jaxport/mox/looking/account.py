@@ -49,7 +49,13 @@ class Row:
 
 @dataclass(frozen=True, repr=False)
 class Account(Shown):
-    """A table of costs: print it, or use its `rows` or `as_dict()`."""
+    """A table of costs: print it, or use its `rows` or `as_dict()`.
+
+    >>> import jax.numpy as jnp, jaxport
+    >>> costs = jaxport.mox.account(jaxport.make_mox(jnp.square)(jnp.ones(8)))
+    >>> costs.total.flops, len(costs.rows)
+    (8, 1)
+    """
 
     rows: tuple[Row, ...]
 
@@ -85,6 +91,7 @@ def account(mox: TracedProgram) -> Account:
 
     Symbolic dims count as 1: give arrays to `make_mox` for real figures.
 
+    >>> from jaxport.mox import account
     >>> import jax.numpy as jnp, jaxport
     >>> from flax import nnx
     >>> print(account(jaxport.make_mox(nnx.Linear(3, 4, rngs=nnx.Rngs(0)))(jnp.ones((2, 3)))))

@@ -17,7 +17,7 @@ from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Aval, Module, aval_of, dims
-from jaxport.jaxprs.alike import same_value
+from jaxport.jaxprs.alike import misfit, same_value
 from jaxport.jaxprs.meshes import run_on_mesh
 from jaxport.jaxprs.walk import equations_within
 from jaxport.mox.programs.parameters import as_float, check_names, is_parameter, with_values
@@ -227,9 +227,9 @@ class TracedProgram:
             leaves, tree = jax.tree.flatten(as_traced(self.signature, self.traced.in_tree, args, kwargs))
         if tree != self.traced.in_tree:
             raise InvalidArgument(
-                "the arguments do not have the structure that was traced",
+                "the arguments are not those that it was traced with",
                 where=f"the call of `{self.name}`",
-                why=f"traced: {self.traced.in_tree}\n given: {tree}",
+                why=misfit(self.traced.in_tree, tree),
                 instead="pass them as in the traced call, by position or by name, or trace again",
             )
         for index, value in self.traced.static_inputs.items():

@@ -197,6 +197,8 @@ def save_params(
     Raises:
       SaveError: the file cannot be written.
 
+    >>> import jax.numpy as jnp
+    >>> from jaxport.mox import load_params, save_params
     >>> import tempfile, pathlib
     >>> file = pathlib.Path(tempfile.mkdtemp()) / "adapters.safetensors"
     >>> save_params({"head.lora_a": jnp.ones((2, 1), jnp.bfloat16)}, file)
@@ -237,6 +239,13 @@ def load_params(path: str | os.PathLike[str]) -> dict[str, Array]:
     Raises:
       InvalidArgument: there is no such file.
       ModelError: it is malformed or truncated.
+
+    >>> import pathlib, tempfile
+    >>> import jax.numpy as jnp, jaxport
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "params.safetensors"
+    >>> jaxport.mox.save_params({"kernel": jnp.ones(3)}, file)
+    >>> jaxport.mox.load_params(file)
+    {'kernel': Array([1., 1., 1.], dtype=float32)}
     """
     from safetensors import safe_open
 

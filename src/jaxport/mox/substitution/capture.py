@@ -36,6 +36,11 @@ class Captured(NamedTuple):
       inputs: the arguments of the call, a tuple; None if they were not requested.
       output: the result of the call.
       grad: the gradient of the loss with respect to the result; None if it was not requested.
+
+    >>> import jax.numpy as jnp, jaxport
+    >>> mox = jaxport.make_mox(lambda x: jnp.sin(x) + 1)(jnp.zeros(2))
+    >>> [captured.output.shape for captured in mox.capture("//sin", inputs=True)(jnp.zeros(2)).values()]
+    [(2,)]
     """
 
     inputs: Any

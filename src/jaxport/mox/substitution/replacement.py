@@ -54,6 +54,7 @@ class Replacement:
       config: the `config` of the block that the replacement becomes.
       per_example: whether it is given one example at a time under `vmap`, as the block is, or the arrays of the whole batch.
 
+    >>> from jaxport.mox import Replacement
     >>> import jax.numpy as jnp, jaxport
     >>> scaled = Replacement(lambda original, params, x: params["scale"] * original(x), {"scale": jnp.ones(3)})
     >>> mox = jaxport.make_mox(lambda x: jnp.sin(x) + 1)(jnp.zeros(3))
@@ -87,7 +88,12 @@ class Whole:
 
 @dataclass(frozen=True)
 class Factory:
-    """A function that makes the replacement of each match; see `factory`."""
+    """A function that makes the replacement of each match; see `factory`.
+
+    >>> import jax.numpy as jnp, jaxport
+    >>> type(jaxport.mox.factory(lambda match: jnp.sin)).__name__
+    'Factory'
+    """
 
     make: PythonFunction
 

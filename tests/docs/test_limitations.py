@@ -1,0 +1,154 @@
+"""Each row of the page of limitations, and each figure of the questions and answers, is run."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import jaxport
+
+DOCS = Path(__file__).parents[2] / "docs"
+X = [("B", 3)]
+STRINGS = "g (string[N] x, string[N] y) => (string[N] z) { z = StringConcat(x, y) }"
+ROWS = re.findall(r"^\| (?!limit|---)(.+?) \|", (DOCS / "limitations.md").read_text(), re.MULTILINE)
+
+
+def parsed(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 20, "their": 1]>\n{text}')
+
+
+def operators(exported: jaxport.Exported) -> list[str]:
+    return [node.op_type for node in exported.model.graph]
+
+
+def refuses(
+    call: Callable[[], object], text: str = ".", error: type[Exception] = jaxport.JaxportError
+) -> Callable[[], None]:
+    def run() -> None:
+        with pytest.raises(error, match=text):
+            call()
+
+    return run
+
+
+def called_back(x):
+    return jax.pure_callback(lambda v: v, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def checks_are_left_out() -> None:
+    import equinox
+
+    checked = lambda x: equinox.error_if(x, jnp.any(x < 0), "negative")
+    assert jaxport.to_onnx(checked, X).requirements.checks == 1
+    refuses(lambda: jaxport.to_onnx(checked, X, checks="refuse"), "check")()
+
+
+def several_devices() -> None:
+    gathered = lambda x: jax.vmap(lambda row: jax.lax.psum(row, "devices"), axis_name="devices")(x)
+    assert "ReduceSum" in operators(jaxport.to_onnx(gathered, X))  # an axis of `vmap` is no axis of devices
+    mesh = jax.sharding.AbstractMesh((2,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec("devices")
+    shared = jax.shard_map(lambda x: jax.lax.all_gather(x, "devices"), mesh=mesh, in_specs=spec, out_specs=spec)
+    refuses(lambda: jaxport.to_onnx(shared, [(4, 3)]), "device")()
+
+
+def keys_are_inputs_or_constants() -> None:
+    baked = jaxport.to_onnx(lambda x: x + jax.random.normal(jax.random.key(0), (3,)), X)
+    x = np.zeros((1, 3), np.float32)
+    assert np.array_equal(baked(x), baked(x))
+    key = jax.ShapeDtypeStruct((), jax.random.key(0).dtype)
+    drawn = jaxport.to_onnx(lambda key: jax.random.normal(key, (3,)), [key])
+    assert not np.array_equal(drawn(jax.random.key(0)), drawn(jax.random.key(1)))
+
+
+def shapes_of_values_need_a_call_without_jit() -> None:
+    program = jaxport.from_onnx(parsed("g (float[N] x) => (int64[1, M] y) { y = NonZero(x) }"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the outputs are 32-bit
+        assert program(jnp.array([0.0, 2.0, 3.0])).tolist() == [[1, 2]]
+        refuses(lambda: jax.jit(program)(jnp.ones(3)))()
+
+
+def values_that_decide_shapes_are_closed_over() -> None:
+    program = jaxport.from_onnx(parsed("g (float[N] x, int64[2] s) => (float[A, B] y) { y = Reshape(x, s) }"))
+    x, shape = jnp.arange(6.0), np.array([2, 3])
+    assert jax.jit(lambda x: program(x, shape))(x).shape == (2, 3)
+    refuses(lambda: jax.jit(program)(x, shape))()
+
+
+def integers_are_narrowed_with_a_warning() -> None:
+    program = jaxport.from_onnx(parsed("g (int64[N] x) => (int64[N] y) { y = Add(x, x) }"))
+    with pytest.warns(UserWarning, match="the outputs `y` are 32-bit"):
+        assert program(np.array([1, 2])).dtype == np.int32
+    refuses(lambda: program(np.array([2**40, 2])), "does not fit", jaxport.NeedsWideTypes)()
+
+
+def one_program_for_each_value() -> None:
+    program = jaxport.from_onnx(parsed("g (float[N] x, int64[2] s) => (float[A, B] y) { y = Reshape(x, s) }"))
+    codes = {program.to_source(framework="jax", inputs={"s": np.array(shape)}).code for shape in ([2, 3], [3, 2])}
+    assert len(codes) == 2
+
+
+RUNS: dict[str, Callable[[], None]] = {
+    "`pure_callback`, `io_callback`, FFI calls": refuses(lambda: jaxport.to_onnx(called_back, X), "pure_callback"),
+    "Python `if` and `while` on traced values": refuses(
+        lambda: jaxport.to_onnx(lambda x: x if x.sum() > 0 else -x, X), "jax.lax.cond"
+    ),
+    "checks that raise errors (`equinox.error_if`)": checks_are_left_out,
+    "collectives over several devices": several_devices,
+    "shapes that depend on values (`jnp.nonzero` without `size`)": refuses(
+        lambda: jaxport.to_onnx(lambda x: jnp.nonzero(x), X), "cannot be traced"
+    ),
+    "opsets before 17": refuses(lambda: jaxport.to_onnx(jnp.tanh, X, opset=16), "opset 16 is out of range"),
+    "4- and 8-bit floats as a precision of the whole model": refuses(
+        lambda: jaxport.to_onnx(jnp.tanh, X, precision="float8_e4m3fn"),  # type: ignore[arg-type]
+        "unknown precision",
+    ),
+    "random numbers that differ from run to run": keys_are_inputs_or_constants,
+    "models whose shapes depend on values, under `jax.jit`": shapes_of_values_need_a_call_without_jit,
+    "inputs whose values decide shapes": values_that_decide_shapes_are_closed_over,
+    "64-bit integers without `jax_enable_x64`": integers_are_narrowed_with_a_warning,
+    "custom operators of others": refuses(
+        lambda: jaxport.from_onnx(parsed("g (float[N] x) => (float[N] y) { y = their.Unknown(x) }")), "Unknown"
+    ),
+    "one program for each set of known values": one_program_for_each_value,
+    "Burn has no strings": refuses(lambda: jaxport.from_onnx(parsed(STRINGS)).to_source(framework="burn"), "tring"),
+}
+
+
+def test_each_row_is_run():
+    assert set(ROWS) == set(RUNS)
+
+
+@pytest.mark.parametrize("row", RUNS)
+def test_a_row_is_true(row: str):
+    RUNS[row]()
+
+
+def test_the_nodes_of_an_argmax_are_as_many_as_the_page_says():
+    counts = {"two": 2, "seven": 7, "eight": 8}
+    text = (DOCS / "faq.md").read_text()
+    exactly, ignored = re.search(r"an `argmax` (\w+) nodes.*?exports (\w+):", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    argmax = lambda x: jnp.argmax(x, axis=-1)
+    assert len(operators(jaxport.to_onnx(argmax, X))) == counts[exactly]
+    assert operators(jaxport.to_onnx(argmax, X, nonfinite="ignore")) == ["ArgMax", "Cast"]
+    assert counts[ignored] == 2
+
+
+def test_the_version_converter_has_no_way_back_from_a_normalization():
+    from onnx import version_converter
+
+    exported = jaxport.to_onnx(lambda x: jax.nn.standardize(x) * 2 + 1, [(2, 8)])
+    model = exported.proto
+    assert "LayerNormalization" in operators(exported)
+    with pytest.raises(Exception):  # noqa: B017  the converter raises errors of C++
+        version_converter.convert_version(model, 13)
