@@ -26,8 +26,8 @@ class Kind(NamedTuple):
     what: str
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 0
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 0
 
 
 def _is_list_of(value: object, holds: Callable[[Any], object]) -> bool:
@@ -52,8 +52,9 @@ def _are_integers(value: object) -> bool:
     return all(isinstance(each, numbers.Integral | np.integer) for each in value)
 
 
-def _is_tolerance(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+def _is_tolerance(value: Any) -> bool:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and float(value) >= 0
 
 
 def _are_sizes(value: object) -> bool:

@@ -345,7 +345,7 @@ def _export(traced: Traced, options: Options) -> Exported:
         functions=FunctionBuilder(options.wanted),
     )
     program = prepare.prepare(traced, rules, walker.is_whole)
-    check_rules(options.rules, traced.jaxpr.jaxpr, program.jaxpr)
+    check_rules(options.rules, traced.jaxpr.jaxpr, program.jaxpr.jaxpr)
     op = Emitter(walker, Scope("main"), Place())
     operands, ports, defaults = _enter(op, traced, program, options)
     with phase("Writing operators"):

@@ -64,19 +64,19 @@ def weight_selector(weights: Weights, paths: Sequence[str]) -> Callable[[str], o
     """
     if weights in ("constants", "inputs"):
         return lambda _: weights == "inputs"
-    choices = [weights] if isinstance(weights, str) or callable(weights) else list(weights)
-    for choice in choices:
-        if not any(choice(path) if callable(choice) else fnmatch.fnmatchcase(path, choice) for path in paths):
-            raise InvalidArgument(
-                "the predicate selects no weight" if callable(choice) else f"no weight matches `{choice}`",
-                where="`to_onnx(weights=...)`",
-                why="" if callable(choice) else near(choice.replace("*", ""), paths),
-                instead=f"the weights are {', '.join(f'`{path}`' for path in paths[:20]) or 'none'}"
-                + (f", and {len(paths) - 20} more" if len(paths) > 20 else ""),
-            )
+    patterns = [] if callable(weights) else [weights] if isinstance(weights, str) else list(weights)
+    unused = [pattern for pattern in patterns if not fnmatch.filter(paths, pattern)]
+    if unused or (callable(weights) and not any(map(weights, paths))):
+        raise InvalidArgument(
+            f"no weight matches `{unused[0]}`" if unused else "the predicate selects no weight",
+            where="`to_onnx(weights=...)`",
+            why=near(unused[0].replace("*", ""), paths) if unused else "",
+            instead=f"the weights are {', '.join(f'`{path}`' for path in paths[:20]) or 'none'}"
+            + (f", and {len(paths) - 20} more" if len(paths) > 20 else ""),
+        )
     if callable(weights):
         return weights
-    return lambda path: any(fnmatch.fnmatchcase(path, choice) for choice in choices)
+    return lambda path: any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
 
 
 def check_rules(rules: Iterable[str], *programs: Jaxpr) -> None:

@@ -134,6 +134,23 @@ class SpecReader:
                         )
                     self.scope = dim.scope
 
+    def check_constraints(self, sizes: Sequence[str]) -> None:
+        """Refuse constraints on names that no size has, as it was declared or read: an equality may replace one.
+
+        Raises:
+          InvalidArgument: there is one.
+        """
+        known = self._names.union(*map(symbols, sizes))
+        for constraint in self.constraints:
+            unknown = [name for name in re.findall(r"[A-Za-z_]\w*", constraint) if name not in known | FUNCTIONS]
+            if unknown:
+                raise InvalidArgument(
+                    f"the constraint {constraint!r} is on `{unknown[0]}`, which no input has",
+                    where="`constraints`",
+                    why=f"the sizes are named {', '.join(f'`{name}`' for name in sorted(known - FUNCTIONS)) or 'nothing'}",
+                    instead="name the size in `inputs`, or leave the constraint out",
+                )
+
     def read(self, spec: object, where: str, dtype: np.dtype | None = None) -> Any:
         """Return the pytree of abstract values that the specification of an argument describes, in its dtypes.
 
@@ -239,20 +256,6 @@ def _listed(constraints: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(constraints)
 
 
-def _check_constraints(constraints: Sequence[str], sizes: Sequence[str]) -> None:
-    """Refuse constraints on symbols that no size has, which would constrain nothing."""
-    known = {name for size in sizes for name in symbols(size)}
-    for constraint in constraints:
-        unknown = [name for name in re.findall(r"[A-Za-z_]\w*", constraint) if name not in known | FUNCTIONS]
-        if unknown:
-            raise InvalidArgument(
-                f"the constraint {constraint!r} is on `{unknown[0]}`, which no input has",
-                where="`constraints`",
-                why=f"the sizes are named {', '.join(f'`{name}`' for name in sorted(known)) or 'nothing'}",
-                instead="name the size in `inputs`, or leave the constraint out",
-            )
-
-
 @dataclass(frozen=True)
 class Inputs:
     """The specifications of all inputs.
@@ -308,7 +311,7 @@ def read_inputs(
         key: reader.read(spec, f"`input_params[{key!r}]` of `to_onnx`", dtypes.get(key)) for key, spec in params.items()
     }
     leaves, tree = jax.tree.flatten((args, kwargs))
-    _check_constraints(reader.constraints, [str(dim) for leaf in leaves for dim in leaf.shape])
+    reader.check_constraints([str(dim) for leaf in leaves for dim in leaf.shape])
     structs = [jax.ShapeDtypeStruct(leaf.shape, narrowed(leaf.dtype)) for leaf in leaves]
     flags = jax.tree.leaves((tuple(map(_flags, inputs)), {key: _flags(spec) for key, spec in params.items()}))
     args, kwargs = jax.tree.unflatten(tree, structs)
