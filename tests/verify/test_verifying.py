@@ -237,7 +237,7 @@ def test_a_saved_model_in_double_precision(tmp_path):
 
 
 def test_a_saved_model_of_something_else_is_refused(saved, tmp_path):
-    with pytest.raises(jaxport.InvalidArgument, match="the file has the inputs x") as caught:
+    with pytest.raises(jaxport.InvalidArgument, match="the file has the inputs `x`, and the function `x`, `y`") as caught:
         verify_file(saved, lambda x, y: x + y, [("B", 3), ("B", 3)])
     assert "the function has x, y" in str(caught.value)
     with pytest.raises(jaxport.InvalidArgument, match="the file has the outputs output"):
