@@ -65,7 +65,7 @@ SCRIPTS_INSTALLED := $(if $(NODE),$(SCRIPTS)/node_modules/.package-lock.json)
 export JAX_PLATFORMS ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo test quick test-all test-breadth test-attributes mutants fuzz-guided test-newest test-matrix test-slow test-real test-backend test-torch test-clients test-burn test-burn-sample test-runtimes test-older-onnx fuzz sweeps bench bench-real bench-torch bench-graphs lint types docs format clean release-check
+.PHONY: help env demo test quick test-all test-breadth test-attributes mutants fuzz-guided test-newest test-matrix test-slow test-real test-backend test-torch test-clients test-burn test-burn-sample test-stablehlo test-runtimes test-older-onnx fuzz sweeps bench bench-real bench-torch bench-graphs lint types docs format clean release-check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -165,6 +165,12 @@ test-breadth: $(INSTALLED) ## some of what `make test` leaves out, in random ord
 
 test-attributes: $(INSTALLED) ## rare values of the attributes of every operator, in all versions and types, against other evaluators
 	@$(BIN)/python -m pytest tests/importer/test_attributes.py -n $(JOBS) -q -m slow --all-variants $(ARGS)
+
+# Values of every EVERY-th case, gradients of a quarter of these; with ARGS=--to-onnx ONNX Runtime, too.
+EVERY ?= 1
+test-stablehlo: $(INSTALLED) ## the cases of exports through compiled artifacts: values and gradients
+	@$(BIN)/python -m pytest -p tests.stablehlo.round_trips tests/export/rules tests/export/sweeps tests/programs tests/frameworks \
+		-n $(JOBS) -q --all-cases --every $(EVERY) $(ARGS)
 
 test-real: $(INSTALLED) ## every example at its published size
 	@$(BIN)/python -m pytest -q -m real $(ARGS)

@@ -17,6 +17,7 @@ TARGET = Path(__file__).parents[1] / "docs" / "architecture.svg"
 PARTS: Mapping[str, str] = {
     "errors": "one family of errors",
     "jaxprs": "JAX's private names",
+    "sizes": "what holds of sizes",
     "blocks": "module calls in a trace",
     "frameworks": "Flax, Equinox, Keras, Haiku",
     "mox": "module expressions",

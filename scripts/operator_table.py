@@ -14,6 +14,8 @@ import onnx
 
 import jaxport.importer  # noqa: F401  registers the operators
 from jaxport.importer.resolving.registry import lookup, operators
+from jaxport.stablehlo import ops  # noqa: F401  registers the operations
+from jaxport.stablehlo.registry import definitions
 from tests.importer import backend
 
 TARGET = Path(__file__).parents[1] / "docs" / "operators.md"
@@ -24,6 +26,13 @@ DOMAINS = {
     "ai.onnx.preview.training": "Training: `ai.onnx.preview.training`",
     "com.microsoft": "ONNX Runtime: `com.microsoft`",
 }
+SPECIFICATION = "https://github.com/openxla/stablehlo/blob/main/docs/spec.md"
+STABLEHLO = """## StableHLO
+
+The operations that [`from_stablehlo`](stablehlo.md) computes, and those that it refuses, with the reason.
+
+| operation | kind | specification | refused |
+|---|---|---|---|"""
 TITLE = """# Imported operators
 
 Look up whether `from_onnx` can import an operator. It imports the operators that the onnx package {version} defines, in all
@@ -48,7 +57,16 @@ def table() -> str:
         names = sorted({entry.name for entry in operators() if entry.domain == domain})
         rows = [f"| `{name}` | {_versions(domain, name)} | {counted[domain, name] or ''} |" for name in names]
         parts.append("\n".join([f"## {title}\n", "| operator | versions | cases |", "|---|---|---|", *rows, ""]))
-    return "\n".join(parts)
+    return "\n".join([*parts, STABLEHLO, *_operations(), ""])
+
+
+def _operations() -> Iterator[str]:
+    """The rows of the operations of StableHLO and its dialects, with the section of the specification."""
+    for name, definition in sorted(definitions().items()):
+        dialect, _, short = name.partition(".")
+        where = "custom call" if name.startswith("@") else dialect
+        section = f"[{short}]({SPECIFICATION}#{short})" if dialect == "stablehlo" else ""
+        yield f"| `{name.removeprefix('@')}` | {where} | {section} | {getattr(definition.function, 'refused', '')} |"
 
 
 def _versions(domain: str, name: str) -> str:

@@ -53,11 +53,14 @@ if TYPE_CHECKING:
     from jaxport.phases import progress
     from jaxport.pytorch import from_torch
     from jaxport.sourcing import to_source
+    from jaxport.stablehlo.program import HloProgram, from_stablehlo
+    from jaxport.stablehlo.registry import stablehlo_op
 
 __all__ = [
     "Calibration",
     "ExportError",
     "Exported",
+    "HloProgram",
     "Int4",
     "Int8",
     "InvalidArgument",
@@ -80,6 +83,7 @@ __all__ = [
     "decoder_inputs",
     "encoder_decoder_inputs",
     "from_onnx",
+    "from_stablehlo",
     "from_torch",
     "make_mox",
     "mox",
@@ -87,6 +91,7 @@ __all__ = [
     "op",
     "progress",
     "rule",
+    "stablehlo_op",
     "to_onnx",
     "to_source",
 ]
@@ -107,10 +112,13 @@ _LAZY = {
     "decoder_inputs": "jaxport.export.generation.decoders",
     "encoder_decoder_inputs": "jaxport.export.generation.decoders",
     "from_onnx": "jaxport.importer",
+    "HloProgram": "jaxport.stablehlo.program",
+    "from_stablehlo": "jaxport.stablehlo.program",
     "from_torch": "jaxport.pytorch",
     "onnx_function": "jaxport.export.functions",
     "progress": "jaxport.phases",
     "op": "jaxport.importer",  # our operators are registered before the user's
+    "stablehlo_op": "jaxport.stablehlo.registry",
     "rule": "jaxport.export.rules",  # our rules are registered before the user's
     "to_onnx": "jaxport.export.api",
 }

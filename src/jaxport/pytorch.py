@@ -5,13 +5,14 @@ Nothing else in the package imports PyTorch.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import json
 import logging
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.arguments import takes
 from jaxport.errors import ExportError, InvalidArgument, NotInstalled, boundary
 from jaxport.importer.limits import Limits
 from jaxport.importer.program import Program
@@ -40,6 +42,7 @@ OPSET = 23
 """The operator set that PyTorch writes: the first in which attention is one operator."""
 
 
+@takes("from_torch", kwargs="named", trainable="some names", ties="mode or names", limits=Limits, verify="flag")
 def from_torch(
     module: torch.nn.Module,
     args: Sequence[object] = (),
@@ -105,6 +108,8 @@ def from_torch(
             boundary(f"the graph of `{call.name}` cannot be imported", instead="file a report with the module"),
         ):
             program = Program(model, trainable=trainable, ties=ties, limits=limits)
+            if trainable is None and (trained := _trained(program, module)) is not None:
+                program = Program(model, trainable=trained, ties=ties, limits=limits)
         if verify:
             _compared(program, call).raise_if_failed()
     return program
@@ -125,14 +130,27 @@ def _torch() -> Any:
 
 @contextmanager
 def _evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode, and back."""
-    modes = {part: part.training for part in module.modules()}
-    module.eval()
+    """Put a module into evaluation mode, and back, without what it has kept of earlier calls in that mode."""
+    with _unchanged(module):
+        module.train().eval()
+        yield
+
+
+@contextmanager
+def _unchanged(module: torch.nn.Module) -> Iterator[None]:
+    """Restore the attributes of a module and of its parts, such as a cache that a call fills: a trace would read constants."""
+    held = {part: dict(vars(part)) for part in module.modules()}
+    containers = [one for own in held.values() for one in own.values() if isinstance(one, dict | list | set)]
+    contents = [copy.copy(one) for one in containers]
     try:
         yield
     finally:
-        for part, training in modes.items():
-            part.training = training
+        for part, own in held.items():
+            vars(part).clear()
+            vars(part).update(own)
+        for container, content in zip(containers, contents, strict=True):
+            container.clear()
+            (container.extend if isinstance(container, list) else container.update)(content)
 
 
 @dataclass(frozen=True)
@@ -167,7 +185,8 @@ class _ModuleCall:
     def outputs(self) -> Any:
         """What the module returns."""
         args, kwargs = self.arguments
-        return self.module(*args, **kwargs)
+        with _unchanged(self.module):
+            return self.module(*args, **kwargs)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -367,13 +386,16 @@ def _traced(call: _ModuleCall) -> torch.export.ExportedProgram:
     # Sizes that only have names may have any bounds; those of one name are unified afterwards.
     dynamic = lambda dim: torch.export.Dim.DYNAMIC if isinstance(dim, str) else dim
     args, kwargs = call.arguments
-    with boundary(
-        f"PyTorch cannot trace `{call.name}`",
-        where="`torch.export.export`",
-        instead="change the module so that `torch.export.export` traces it: sizes that it takes for numbers are not open, such "
-        "as the number of steps of an LSTM (`torch.onnx.export(..., dynamo=False)` and `jaxport.from_onnx` keep it open), and an "
-        "output that is no tensor, such as a cache, is left out by an argument of the module",
-        kind=ExportError,
+    with (
+        boundary(
+            f"PyTorch cannot trace `{call.name}`",
+            where="`torch.export.export`",
+            instead="change the module so that `torch.export.export` traces it: sizes that it takes for numbers are not open, such "
+            "as the number of steps of an LSTM (`torch.onnx.export(..., dynamo=False)` and `jaxport.from_onnx` keep it open), and an "
+            "output that is no tensor, such as a cache, is left out by an argument of the module",
+            kind=ExportError,
+        ),
+        _unchanged(call.module),
     ):
         return torch.export.export(
             call.module, args, kwargs, dynamic_shapes=call.shapes and _mapped(dynamic, call.shapes), strict=False
@@ -431,7 +453,7 @@ def _output_names(outputs: object) -> list[str] | None:
 
 
 def _claim(model: ir.Model, module: torch.nn.Module) -> None:
-    """Write into the metadata of a model which tensors are parameters, and the names of the state dict.
+    """Write into the metadata of a model which tensors are parameters, and the names of the state dict, with what is tied.
 
     A tied parameter gets the name that `named_parameters` gives it: that of its first place.
     """
@@ -441,10 +463,26 @@ def _claim(model: ir.Model, module: torch.nn.Module) -> None:
     for name, parameter in parameters.items():
         if name in tensors and first[parameter] not in tensors:
             tensors[name].name = first[parameter]  # which renames the entry of the graph, too
-    trained = [name for name, parameter in parameters.items() if name in tensors and parameter.requires_grad]
-    frozen = [name for name, parameter in parameters.items() if name in tensors and not parameter.requires_grad]
-    model.metadata_props[ROLES] = json.dumps({"parameter": trained, "constant": frozen})
-    model.metadata_props[STATE_DICT] = json.dumps([*module.state_dict()])
+    state = module.state_dict(keep_vars=True)
+    states = [name for name, _ in module.named_buffers() if name in tensors and name in state]
+    roles = {"parameter": [name for name in parameters if name in tensors], "statistic": states}
+    model.metadata_props[ROLES] = json.dumps(roles)
+    places = {name: _place(value) for name, value in state.items()}
+    firsts = {places[name]: name for name in reversed([*state])}
+    model.metadata_props[STATE_DICT] = json.dumps({name: firsts[place] for name, place in places.items()})
+
+
+def _place(value: Any) -> Hashable:
+    """Return what tells an entry of a state dict from others: tied ones are at one place."""
+    if not isinstance(value, _torch().Tensor) or not value.numel() or not value.data_ptr():
+        return id(value)
+    return value.data_ptr(), value.shape, value.stride(), value.dtype
+
+
+def _trained(program: Program, module: torch.nn.Module) -> list[str] | None:
+    """Return the parameters of a program that require gradients in its module; None if all do."""
+    frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    return [name for name in program.weights if name not in frozen] if frozen & {*program.weights} else None
 
 
 class _Beside(Comparison):

@@ -11,6 +11,7 @@ from jaxport.export.api import to_onnx
 from jaxport.importer.loading.load import is_source
 from jaxport.importer.names import Classes, Folder, Framework
 from jaxport.importer.program import Program, from_onnx
+from jaxport.stablehlo.program import HloProgram, from_stablehlo, is_stablehlo
 
 if TYPE_CHECKING:
     from jaxport.codegen.printing import AnySource, CrateSource, ModuleSource, Source
@@ -96,7 +97,8 @@ def to_source(
     an Equinox model.
 
     Args:
-      model: a `Program`, or a model in any form that `from_onnx` takes; or anything that `to_onnx` takes.
+      model: a `Program`, or a model in any form that `from_onnx` takes; a compiled artifact, as `from_stablehlo` takes it; or
+        anything that `to_onnx` takes.
       places: `inputs` and `folder` without their names, as in `to_source(model, [("batch", 3)], "printed/")`: a path is the
         folder.
       folder: where to write `model.py` and its weights; nothing is written if None.
@@ -130,6 +132,10 @@ def to_source(
             )
         given[key] = given[key] if value is None else value
     folder, inputs = given["folder"], given["inputs"]
+    if is_stablehlo(model):
+        model = from_stablehlo(model)
+    if isinstance(model, HloProgram) and inputs is None:
+        inputs = model.inputs
     if is_source(model):
         model = from_onnx(model)
     if isinstance(model, Program):

@@ -24,12 +24,16 @@ NEEDED = """
     jax._src.interpreters.batching
     jax._src.interpreters.mlir._lowerings
     jax._src.lax.lax._ragged_dot_general_impl
+    jax._src.lax.linalg.geqp3
+    jax._src.lax.linalg.geqrf
     jax._src.lax.special.bessel_i0e_impl
     jax._src.lax.special.igamma_grad_a_impl
     jax._src.lax.special.igamma_impl
     jax._src.lax.special.igammac_impl
     jax._src.lax.special.random_gamma_grad_impl
     jax._src.lax.special.regularized_incomplete_beta_impl
+    jax._src.lib.mlir.dialects.hlo
+    jax._src.lib.mlir.ir
     jax._src.state.discharge
     jax.extend.core.ClosedJaxpr
     jax.extend.core.Effect
@@ -43,6 +47,7 @@ NEEDED = """
     jax.extend.core.primitives.closed_call_p
     jax.extend.core.primitives.convert_element_type_p
     jax.extend.core.primitives.random_gamma_p
+    jax.extend.core.primitives.threefry2x32_p
     jax.extend.source_info_util
     jax.interpreters.ad
     jax.interpreters.batching

@@ -37,7 +37,7 @@ def test_a_bound_is_found(table_of_positions, tmp_path, command, capsys):
 
 
 @pytest.mark.parametrize("command", [["tree"], ["query", "//Relu"], ["account"]])
-@pytest.mark.parametrize(("sizes", "bound"), [("n,t,4", "t <= 16"), ("3,2*t,4", "2*t <= 16")])
+@pytest.mark.parametrize(("sizes", "bound"), [("n,t,4", "t <= 16"), ("3,2*t,4", "t <= 8")])
 def test_sizes_may_have_names_of_the_user(table_of_positions, command, sizes, bound, capsys):
     name, *rest = command
     assert run(name, table_of_positions, *rest, "--input", sizes) == 0

@@ -33,6 +33,12 @@ class Namespace:
     model = Model(5)
     text = "no model"
 
+def sized(depth=1, *, width=2):
+    return Model(depth * width)
+
+def failing_default(x="text"):
+    return x * 2.0
+
 partial = functools.partial(scaled, 3)
 aborted = 1
 
@@ -58,6 +64,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     [
         ("double", 14),  # a function
         ("with_default", 7),  # it takes an argument, though it need not: no factory
+        ("sized", 14),  # it returns a model if it is called with its defaults: a factory
+        ("sized(2)", 28),
+        ("failing_default", 14),
         ("factory", 14),  # a function without parameters is called
         ("factory()", 14),
         ("Model", 14),  # a class is called

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import onnx
 import pytest
+from safetensors.flax import save_file
 
 import jaxport
+from jaxport.onnx_facts import STATE_DICT
 from tests.codegen.structured import load
 from tests.codegen.test_structured import FRAMEWORKS
 
@@ -99,11 +104,104 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="state dict") as raised:
         module.load_pytorch(wrong)
     for part in (
-        "`layers.1.up.bias` is missing",
-        "`conv.weight` has shape (6, 4, 5), not (6, 4, 3)",
-        "`head.weight` has no place in the model",
+        "1 missing: `layers.1.up.bias`",
+        "1 that differ: `conv.weight` has shape (6, 4, 5), not (6, 4, 3)",
+        "1 with no place in the model: `head.weight`",
     ):
         assert part in str(raised.value)
+
+
+class Tensor:
+    """What a printed model sees of a tensor of PyTorch, of a type that NumPy may not have."""
+
+    def __init__(self, array: np.ndarray):
+        self.array, self.shape, self.detach = array, array.shape, None
+
+    def numpy(self, force: bool) -> np.ndarray:
+        assert force  # it may require gradients, or be elsewhere
+        if self.array.dtype.kind == "V":
+            raise TypeError(f"Got unsupported ScalarType {self.array.dtype}")
+        return self.array
+
+    def float(self) -> Tensor:
+        return Tensor(self.array.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "float8_e4m3fn", "int8"])
+def test_a_checkpoint_has_any_type(dtype: str, tmp_path: Path) -> None:
+    jaxport.from_onnx(exported(STATE)).to_source(tmp_path, framework="nnx")
+    rounded = {name: (3 * array).astype(jnp.dtype(dtype)) for name, array in STATE.items()}
+    found = load(tmp_path).load_pytorch({name: Tensor(array) for name, array in rounded.items()})(IDS)
+    program = jaxport.from_onnx(exported({name: array.astype(np.float32) for name, array in rounded.items()}))
+    np.testing.assert_allclose(found, program(IDS), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_checkpoint_is_a_path(framework: str, tmp_path: Path) -> None:
+    jaxport.from_onnx(exported(STATE)).to_source(tmp_path / "printed", framework=framework)
+    module, state = (
+        load(tmp_path / "printed"),
+        {name: jnp.asarray(array, jnp.bfloat16) for name, array in STATE.items()},
+    )
+    expected = module.load_pytorch(state)(IDS)
+    names = sorted(state)
+    parts = {"model-1-of-2.safetensors": names[:4], "model-2-of-2.safetensors": names[4:]}
+    sharded, whole = tmp_path / "sharded", tmp_path / "whole"
+    for folder in (sharded, whole):
+        folder.mkdir()
+    for file, some in parts.items():
+        save_file({name: state[name] for name in some}, sharded / file)
+    index = {"metadata": {}, "weight_map": {name: file for file, some in parts.items() for name in some}}
+    (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
+    save_file(state, whole / "model.safetensors")
+    for path in (sharded, whole, whole / "model.safetensors", str(whole)):
+        np.testing.assert_array_equal(module.load_pytorch(path)(IDS), expected)
+
+
+def test_the_first_ten_names_are_told_and_prefixes_offered(tmp_path: Path) -> None:
+    jaxport.from_onnx(exported(STATE)).to_source(tmp_path, framework="nnx")
+    module = load(tmp_path)
+    expected = module.load_pytorch(STATE)(IDS)
+    for prefix in ("module.", "model.", "_orig_mod.", "model.encoder."):
+        state = {prefix + name: array for name, array in STATE.items()}
+        with pytest.raises(ValueError, match=re.escape(f"give `prefix='{prefix}'`")):
+            module.load_pytorch(state)
+        np.testing.assert_array_equal(module.load_pytorch(state, prefix=prefix)(IDS), expected)
+    with pytest.raises(
+        ValueError, match=r"11 missing: (`[\w.]+`, ){9}`[\w.]+`, …; 30 with no place in the model: (`x\d`, ){10}…"
+    ):
+        module.load_pytorch({f"x{number}": np.ones(1) for number in range(30)})
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "why"),
+    [
+        (type("Module", (), {"state_dict": None})(), r"give its `state_dict\(\)`, not an object of type `Module`"),
+        ({"state_dict": STATE, "epoch": 3}, r"may be in the entries \['state_dict'\]"),
+        (3, "give a state dict, or a path, not an object of type `int`"),
+    ],
+)
+def test_what_is_no_checkpoint_is_told(checkpoint: object, why: str, tmp_path: Path) -> None:
+    jaxport.from_onnx(exported(STATE)).to_source(tmp_path, framework="nnx")
+    with pytest.raises(TypeError, match=why):
+        load(tmp_path).load_pytorch(checkpoint)
+
+
+def test_tied_entries_that_differ_are_refused(tmp_path: Path) -> None:
+    model = exported(STATE)
+    names = {name: name for name in STATE} | {"head.weight": "table.weight", "shift": "shift", "unused": "unused"}
+    model.metadata_props.add(key=STATE_DICT, value=json.dumps(names))
+    jaxport.from_onnx(model).to_source(tmp_path, framework="nnx")
+    module = load(tmp_path)
+    expected = module.load_pytorch(STATE)(IDS)
+    tied = {**STATE, "head.weight": STATE["table.weight"].astype(np.float64), "unused": np.ones(3)}
+    np.testing.assert_array_equal(module.load_pytorch(tied)(IDS), expected)
+    alias = {{"table.weight": "head.weight"}.get(name, name): array for name, array in STATE.items()}
+    np.testing.assert_array_equal(module.load_pytorch(alias)(IDS), expected)
+    with pytest.raises(
+        ValueError, match=r"`table\.weight` and `head\.weight` are one tensor in this model, and differ"
+    ):
+        module.load_pytorch({**STATE, "head.weight": STATE["table.weight"] + 1})
 
 
 def renamed(model: onnx.ModelProto, before: str, after: str) -> onnx.ModelProto:

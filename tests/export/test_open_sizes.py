@@ -21,6 +21,11 @@ def recurrence(earlier, later):
     return earlier[0] * later[0], earlier[1] * later[0] + later[1]
 
 
+def attended(x, y, window, **options):
+    """Attention to the neighbours of each position."""
+    return jax.nn.dot_product_attention(x, y, y, local_window_size=window, **options)
+
+
 @pytest.mark.parametrize(
     ("fn", "specs"),
     [
@@ -35,6 +40,9 @@ def recurrence(earlier, later):
         pytest.param(lambda x: jnp.convolve(x.astype(jnp.int32), np.arange(3)), [f32("T")], id="integers"),
         pytest.param(lambda a, x: jnp.searchsorted(jnp.sort(a), x), [f32("H"), f32("T")], id="searchsorted"),
         pytest.param(lambda a, x: jnp.searchsorted(a, x, "right", jnp.argsort(a)), [f32("H"), f32("T")], id="sorter"),
+        pytest.param(lambda x: attended(x, x, (2, 1)), [f32("B", "T", 2, 4)], id="window"),
+        pytest.param(lambda x: attended(x, x, 1, is_causal=True), [f32("T", 2, 4)], id="window, without batch"),
+        pytest.param(lambda x, y: attended(x, y, (0, 2), mask=x[:, None, :, :1, 0] > 0), [f32("B", "T", 2, 4), f32("B", "H", 2, 4)], id="window, other keys"),
         pytest.param(lambda a, x: jnp.digitize(x, jnp.sort(a)), [f32("H"), f32("T", 2)], id="digitize"),
     ],
 )  # fmt: skip

@@ -206,3 +206,38 @@ def test_the_releases_are_in_order_and_include_the_oldest_of_each_target():
     numbers = [tuple(map(int, release.split("."))) for release in RELEASES]
     assert numbers == sorted(numbers)
     assert {target.release for target in targets.TARGETS.values()} <= set(RELEASES)
+
+
+# onnxruntime-web
+
+
+ORDERED = {
+    "top_k": lambda x: jax.lax.top_k(x, 3),
+    "sort": jnp.sort,
+    "argsort": jnp.argsort,
+    "partition": lambda x: jnp.partition(x, 2),
+    "quantile": lambda x: jnp.quantile(x, 0.3, axis=1),
+    "windows of integers": lambda x: jax.lax.reduce_window(
+        x.astype(jnp.int32), np.int32(-(2**31)), jax.lax.max, (1, 2), (1, 2), "VALID"
+    ),
+    "words": lambda x: jnp.where(x > 1, 1, 2).astype(jnp.uint32).max(1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_the_web_gets_no_doubles(name):
+    exported = export(ORDERED[name], ("B", 6), target="web")
+    assert "float64" not in exported.requirements.dtypes
+    assert exported.verify().ok
+    assert not list(lacking(list(exported.model.graph.all_nodes()), 18, "1.20"))
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint16", "float64"])
+def test_what_a_build_for_the_web_lacks_is_refused(dtype):
+    with (
+        jax.enable_x64(True),
+        pytest.raises(jaxport.Unsupported, match=rf"onnxruntime-web [\d.]+ has no \w+ of .*{dtype}"),
+    ):
+        export(lambda x: x + x, spec(3, dtype=dtype), target="web")
+    with jax.enable_x64(True):
+        assert operators(export(jnp.transpose, spec(3, 2, dtype=dtype), target="web")) == ["Transpose"]

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from jaxport.errors import ModelError, ValueNotKnown
+from jaxport.export.api import to_onnx
 from jaxport.importer import from_onnx
 
 pytestmark = pytest.mark.sampled(3)
@@ -144,7 +145,7 @@ def test_svm_classifier(kernel: str, probabilities: bool) -> None:
 
 
 @pytest.mark.parametrize("probabilities", [False, True])
-@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC"])
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_svm_classifier_of_two_classes(probabilities: bool, transform: str, sign: int) -> None:
     attributes: dict[str, Any] = {
@@ -158,15 +159,18 @@ def test_svm_classifier_of_two_classes(probabilities: bool, transform: str, sign
     check("SVMClassifier", X, outputs=BOTH, version=1, tolerance=1e-4, **attributes)
 
 
-def test_svm_classifier_without_support_vectors() -> None:
+@pytest.mark.parametrize(
+    "weights", [WEIGHTS, WEIGHTS[:6], [0.4, 0.1, 0.2, 0.3, 0.1, 0.2]], ids=["three", "two", "positive"]
+)
+def test_svm_classifier_without_support_vectors(weights: list[float]) -> None:
     check(
         "SVMClassifier",
         X,
         outputs=BOTH,
         version=1,
-        coefficients=WEIGHTS,
+        coefficients=weights,
         rho=[0.1],
-        classlabels_ints=[4, 5, 6],
+        classlabels_ints=[4, 5, 6][: len(weights) // 3],
         kernel_params=[0.0, 0.0, 0.0],
     )
 
@@ -363,3 +367,42 @@ def test_maps_of_rows_whose_number_is_open_are_refused() -> None:
     program = from_onnx(maps("ZipMap", floats, rows, classlabels_int64s=[3, 4, 5]))
     with pytest.raises(ValueNotKnown, match=r"it has rows maps.*'zipmap': False"):
         program.to_source(framework="burn")
+
+
+def doubles(*numbers: float) -> onnx.TensorProto:
+    return helper.make_tensor("", TensorProto.DOUBLE, [len(numbers)], numbers)
+
+
+#: By operator: its version, and attributes that have numbers of 64 bits.
+IN_DOUBLE = {
+    "TreeEnsemble": (5, {
+        "n_targets": 1, "aggregate_function": 1, "post_transform": 0, "tree_roots": [0], "nodes_featureids": [0],
+        "nodes_modes": helper.make_tensor("", TensorProto.UINT8, [1], [0]), "nodes_splits": doubles(0.5),
+        "nodes_truenodeids": [0], "nodes_trueleafs": [1], "nodes_falsenodeids": [1], "nodes_falseleafs": [1],
+        "leaf_targetids": [0, 0], "leaf_weights": doubles(1.0, 2.0),
+    }),
+    "TreeEnsembleRegressor": (3, {
+        "n_targets": 1, "nodes_treeids": [0, 0, 0], "nodes_nodeids": [0, 1, 2], "nodes_featureids": [0, 0, 0],
+        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"], "nodes_values_as_tensor": doubles(0.5, 0.0, 0.0),
+        "nodes_truenodeids": [1, 0, 0], "nodes_falsenodeids": [2, 0, 0], "target_treeids": [0, 0], "target_ids": [0, 0],
+        "target_nodeids": [1, 2], "target_weights_as_tensor": doubles(1.0, 2.0),
+    }),
+    "LabelEncoder": (4, {
+        "keys_tensor": doubles(0.25, 0.75), "values_tensor": doubles(10.0, 20.0), "default_tensor": doubles(-1.0)
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:64-bit types are off")
+@pytest.mark.parametrize("operator", IN_DOUBLE)
+def test_attributes_are_written_again_in_the_types_of_the_program(operator: str) -> None:
+    version, attributes = IN_DOUBLE[operator]
+    result = TensorProto.FLOAT if operator == "TreeEnsembleRegressor" else TensorProto.DOUBLE
+    x = np.array([[0.25, 1], [0.75, 0]])
+    data = model_of(operator, [x], [result], version, attributes)
+    wanted: Any = onnxruntime.InferenceSession(data).run(None, {"x0": x})
+    for is_wide in (False, True):
+        with jax.enable_x64(is_wide):
+            exported = to_onnx(from_onnx(data), [jax.ShapeDtypeStruct(("B", 2), np.float64 if is_wide else np.float32)])
+            assert operator in [node.op_type for node in exported.model.graph]
+            np.testing.assert_array_equal(np.asarray(exported(x if is_wide else x.astype(np.float32))), wanted[0])

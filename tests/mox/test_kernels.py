@@ -170,7 +170,7 @@ def test_low_rank_updates(layout):
     same(layout, adapted.apply(params, *args), X @ (W + a @ b) + B)
     same(layout, mox.with_params(merge_lora(adapted, params))(*args), X @ (W + a @ b) + B)
     # Where the layer is a product the input goes through the factors: no product of these has the size of the weight.
-    made = [aval.size for match in adapted.select("//dot_general") for aval in match.out_avals]
+    made = [aval.size for match in adapted.select("//lora//dot_general") for aval in match.out_avals]
     assert (W.size in made) == (layout in WHOLE)
 
 
@@ -264,7 +264,7 @@ def test_tables(kind):
     adapted = mox.sub(query, lora(2))
     params = given(adapted, lora_a=a, lora_b=b)
     np.testing.assert_allclose(adapted.apply(params, IDS), (TABLE + a @ b)[IDS], rtol=1e-5, atol=1e-5)
-    assert not any(aval.shape == (11, 4) for match in adapted.select("//dot_general") for aval in match.out_avals)
+    assert not any(aval.shape == (11, 4) for match in adapted.select("//lora//dot_general") for aval in match.out_avals)
     scale = np.abs(TABLE).max(0) / 127
     small = mox.sub(query, quantize())
     np.testing.assert_allclose(small(IDS), (np.rint(TABLE / scale) * scale)[IDS], rtol=1e-5, atol=1e-6)

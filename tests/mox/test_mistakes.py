@@ -141,3 +141,10 @@ def test_a_traced_value_is_not_one_that_was_baked_in():
             jax.grad(call)(1.0)
     with pytest.raises(jaxport.InvalidArgument, match="or with an array"):
         mox(jnp.ones(2), jnp.ones(2))
+
+
+def test_a_mask_of_no_parameter_is_refused():
+    mox = jaxport.make_mox(nnx.Linear(4, 4, rngs=nnx.Rngs(0)))(jnp.ones((2, 4)))
+    for which in (lambda path: "lora" in path, "//add"):
+        with pytest.raises(jaxport.QueryError, match="chooses no parameter"):
+            jaxport.mox.trainable(mox, which)

@@ -327,7 +327,9 @@ def test_an_edited_mox_is_edited_again_and_the_first_is_left_as_it_was():
     twice = once.sub("//Linear", scaled)
     assert list(twice.params) == ["one.bias", "one.kernel", "one.scale", "one.scale_1"]
     assert (str(mox), np.asarray(mox(X)).tolist()) == (before[0], np.asarray(before[1]).tolist())
-    np.testing.assert_allclose(twice.sub("//Linear", lambda x: x)(X), 1.5**4 * X, rtol=1e-6)
+    np.testing.assert_allclose(twice(X), 1.5**4 * mox(X), rtol=1e-5)
+    for query in ("//Linear", "one"):  # a function takes the place of the layer with its edits, however it is selected
+        np.testing.assert_array_equal(twice.sub(query, lambda x: x)(X), X)
 
 
 def test_blocks_in_selected_blocks_are_replaced_too():

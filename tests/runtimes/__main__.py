@@ -33,7 +33,7 @@ OWN = {
     "1.17": ("portable",),
     "1.20": ("portable", "web"),
     "node": ("portable", "web"),
-    "web": ("portable", "web"),
+    "web": ("web",),
     "openvino": ("openvino",),
 }
 #: The targets that any function may be exported for.
@@ -58,7 +58,8 @@ def main(arguments: list[str]) -> int:
         faulty = [told(found) for found in with_faults(folder / "faults", given)]
         generated = told(generation.results(folder, given["genai"])) if "genai" in given else None
         drawn = told(javascript.digits(folder, given["web"])) if "web" in given else None
-    others = [found for found in (generated, drawn) if found is not None]
+        ruled = told(of_rules(folder / "rules", "web", given["web"])) if "web" in given else None
+    others = [found for found in (generated, drawn, ruled) if found is not None]
     failed = any(why for found in (*general, *faulty, *others) for why in found.results.values())
     if not failed and not left_out and generated is not None and drawn is not None:
         page.PAGE.write_text(page.page(general, generated, drawn, refused, GENERAL, len(chosen), faulty))
@@ -89,6 +90,16 @@ def ran(folder: Path, models: Mapping[str, Any], runtime: str, program: str) -> 
     if runtime in ("node", "web"):
         return javascript.results(folder, runtime, program)
     return python_results(folder, runtime, program)
+
+
+def of_rules(folder: Path, runtime: str, program: str) -> Found:
+    """What a runtime of JavaScript makes of the cases of all rules, exported for the target of its name."""
+    folder.mkdir()
+    written = ["-p", "tests.runtimes.rule_cases", "--for-target", runtime, "--into", str(folder)]
+    subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", "", "tests/export/rules", *written], check=True)
+    found = javascript.results(folder, runtime, program)
+    tests = json.loads((folder / "models.json").read_text())
+    return Found(f"{found.name}, the cases of the rules", {tests[n]["test"]: why for n, why in found.results.items()})
 
 
 def python_results(folder: Path, runtime: str, program: str) -> Found:

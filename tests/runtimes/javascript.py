@@ -16,6 +16,8 @@ from tests.runtimes import running
 from tests.runtimes.page import Found
 
 SCRIPTS = Path(__file__).with_name("javascript")
+#: The builds of onnxruntime-web: some kernels are in one of them only.
+BUNDLES = ("ort.wasm.bundle.min.mjs", "ort.webgpu.bundle.min.mjs")
 
 
 def results(folder: Path, runtime: str, program: str) -> Found:
@@ -31,13 +33,15 @@ def results(folder: Path, runtime: str, program: str) -> Found:
         with np.load(folder / f"{case}-inputs.npz") as stored:
             inputs = [encoded(name, stored[name]) for name in stored.files]
         (folder / f"{case}-inputs.json").write_text(json.dumps(inputs))
-    node, more = (program, []) if runtime == "node" else ("node", [program])
-    command = [node, str(SCRIPTS / f"{runtime}.mjs"), str(folder), *more]
-    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-    found = compared(folder, models, map(json.loads, answer.stdout.splitlines()))
+    found: dict[str, str] = {}
+    for node, more in [(program, [])] if runtime == "node" else [("node", [program, each]) for each in BUNDLES]:
+        command = [node, str(SCRIPTS / f"{runtime}.mjs"), str(folder), *more]
+        answer = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+        for model, problem in compared(folder, models, map(json.loads, answer.stdout.splitlines())).items():
+            found[model] = found.get(model) or (problem and " ".join([*more[1:], problem]))
     packages = json.loads((SCRIPTS / "package-lock.json").read_text())["packages"]
     package = f"onnxruntime-{runtime} {packages[f'node_modules/onnxruntime-{runtime}']['version']}"
-    return Found(package if runtime == "node" else f"{package} (wasm) in {version(program)}", found)
+    return Found(package if runtime == "node" else f"{package} (both builds, wasm) in {version(program)}", found)
 
 
 def version(browser: str) -> str:

@@ -46,8 +46,9 @@ sizes. The program has the names, the roles and the ties of the module:
 - `program.params` has the parameters that require gradients, under the names of `state_dict()`; buffers and frozen
   parameters are constants, and the averages of batch normalization statistics;
 - two weights are one if and only if they are one `Parameter` in the module;
-- the printed source has `load_pytorch(state_dict)`, which reads a checkpoint of the module. It refuses one whose buffers
-  differ from those in the code.
+- the printed source has `load_pytorch(checkpoint)`, which reads a state dict of the module, of any type of float, or its files of
+  safetensors. It refuses one whose tied entries differ, or whose buffers differ from those in the code. Frozen parameters are
+  loaded as all others are.
 
 A size that an operator of the module makes a number of, such as the steps of a recurrent layer, cannot stay open; an error names it.
 A file that PyTorch's exporters wrote is read by `jaxport.from_onnx("model.onnx")`; `dynamo=True` and `optimize=False`

@@ -75,6 +75,12 @@ def test_names_roles_and_ties_are_those_of_the_module(tmp_path: Path):
     program.to_source(tmp_path, framework="nnx")
     with pytest.raises(ValueError, match="`scale` has other values"):
         load(tmp_path).load_pytorch({**module.state_dict(), "scale": torch.ones(4)})
+    for state in (module.state_dict(keep_vars=True), {k: v.double() for k, v in module.state_dict().items()}):
+        load(tmp_path).load_pytorch(state)
+    with pytest.raises(
+        ValueError, match=r"`table\.weight` and `head\.weight` are one tensor in this model, and differ"
+    ):
+        load(tmp_path).load_pytorch({**module.state_dict(), "head.weight": torch.ones(12, 4)})
     found = load(tmp_path).load_pytorch(module.state_dict())(np.array([[0, 11], [4, 4]]))
     expected = module.eval()(torch.tensor([[0, 11], [4, 4]]))
     for name, value in zip(("hidden", "logits"), found, strict=True):
@@ -175,3 +181,16 @@ def test_the_command_imports_a_module(tmp_path: Path):
     assert "nnx.Linear(3, 4" in (tmp_path / "model.py").read_text()
     refused = CliRunner().invoke(app, ["import", target, "--torch", "-o", str(tmp_path)])
     assert refused.exit_code != 0
+
+
+def test_frozen_modules_load_checkpoints(tmp_path: Path):
+    make = lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    module, other, x = make().requires_grad_(False), make(), torch.randn(2, 3)
+    program = jaxport.from_torch(module, (x,))
+    assert program.params == {}
+    program.to_source(tmp_path, framework="nnx")
+    found = load(tmp_path).load_pytorch({name: tensor.bfloat16() for name, tensor in other.state_dict().items()})(
+        x.numpy()
+    )
+    expected = other.bfloat16().float()(x).detach()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -23,7 +23,7 @@ from jaxport.blocks.marking.targets import bound_again, with_markers
 from jaxport.blocks.marking.window import activation, current_recorder
 from jaxport.errors import InvalidArgument, StateChanged
 from jaxport.jaxprs import Array, Parameters, PythonFunction, TreeDef, source_info_util
-from jaxport.jaxprs.identity import IdentityMap, IdentitySet
+from jaxport.jaxprs.identity import IdentityMap, IdentitySet, owned
 from jaxport.jaxprs.meshes import is_on_mesh, of_no_mesh, without_explicit_axes, without_meshes
 from jaxport.jaxprs.rewrite import with_values
 from jaxport.jaxprs.walk import used_variables
@@ -84,6 +84,12 @@ class Traced:
     state_outputs: tuple[str, ...]
     static_inputs: Mapping[int, Any]
     static_outputs: Mapping[int, Any]
+
+    def owning(self) -> Traced:
+        """Return the call with weights that nobody writes to; of what the user may write to, copies."""
+        weights = tuple(w if (value := owned(w.value)) is w.value else replace(w, value=value) for w in self.weights)
+        same = all(one is other for one, other in zip(weights, self.weights, strict=True))
+        return self if same else replace(self, weights=weights)
 
 
 def trace(

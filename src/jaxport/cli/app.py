@@ -129,7 +129,10 @@ def jaxport(
     """The bridge between JAX and ONNX."""
 
 
-@command(app, "export")
+_COMPARING = ("verify", "per_block")
+
+
+@command(app, "export", needs=dict.fromkeys(("sizes", "avoid", "rtol", "atol"), _COMPARING))
 def export(
     target: Target,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write; - is the standard output.")],
@@ -381,7 +384,12 @@ def exported_like(path: Path, function: PythonFunction, inputs: list[object], si
     )
 
 
-command(app, "import")(import_model)
+command(
+    app,
+    "import",
+    needs={"rtol": ["verify"], "atol": ["verify"], "sizes": ["verify", "of_torch"]},
+    unless=dict.fromkeys(("rtol", "atol", "strict"), "of_torch"),
+)(import_model)
 command(app, "run")(run_model)
 command(app, "optimize")(optimize)
 command(app, "diff")(show_difference)

@@ -22,13 +22,16 @@ STANDARD = Path("-")
 
 
 def model_file(path: Path | str) -> Path:
-    """Return the path of an ONNX file that exists; `-` is read into a temporary file.
+    """Return the path of an ONNX file that exists; `-` is read, and a compiled artifact exported, into a temporary file.
 
     Raises:
       InvalidArgument: there is no such file, it is a folder, or it is no ONNX file.
     """
     from jaxport.importer.loading.load import unreadable
+    from jaxport.stablehlo.program import is_stablehlo
 
+    if is_stablehlo(path):
+        return _from_artifact(Path(path))
     path = _from_standard_input() if Path(path) == STANDARD else Path(path)
     instead = "give the path of an ONNX file, or `-` for the standard input"
     if not path.exists():
@@ -46,6 +49,16 @@ def _from_standard_input() -> Path:
     _temporary.append(folder)
     file = folder / "model.onnx"  # whose name printed source has, where the file itself has none
     file.write_bytes(sys.stdin.buffer.read())
+    return file
+
+
+def _from_artifact(path: Path) -> Path:
+    import jaxport
+
+    program = jaxport.from_stablehlo(path)
+    file = Path(tempfile.mkdtemp(prefix="jaxport-")) / f"{path.stem}.onnx"
+    _temporary.append(file)
+    jaxport.to_onnx(program, program.inputs).save(file, external_data=False)
     return file
 
 

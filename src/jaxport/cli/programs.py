@@ -67,12 +67,13 @@ def load_mox(model: str, inputs: list[str]) -> Mox:
     import jaxport
     from jaxport.export.failures import explaining
     from jaxport.export.specs import read_inputs
+    from jaxport.stablehlo.program import is_stablehlo
 
     suffix = Path(model).suffix
     if suffix in (".json", ".yson", ".xml"):
         return jaxport.mox.load(model)
     given = [spec.value for spec in specs.parse_inputs(inputs)]
-    if suffix == ".onnx" or model == "-" or Path(model).exists():
+    if suffix == ".onnx" or model == "-" or (Path(model).exists() and not is_stablehlo(model)):
         return _of_file(model, read_inputs(given).args)
     function = load_target(model)
     read = read_inputs(given or declared_inputs(function) or [])

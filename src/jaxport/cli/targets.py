@@ -36,11 +36,12 @@ Arguments = tuple[list[Any], dict[str, Any]]
 def load_target(text: str) -> PythonFunction:
     """Import a target; the current directory is searched first.
 
-    A model object, and a function that takes arguments, are returned as they are. A class, and a function without
-    parameters, are factories and are called. Parentheses call anything, with literal arguments.
+    A model object, and a function that takes arguments, are returned as they are. A class, a function without parameters,
+    and one that returns a model if it is called with its defaults, are factories and are called. Parentheses call
+    anything, with literal arguments.
 
     Args:
-      text: `module:attribute`, where `attribute` may be dotted and may end with a call.
+      text: `module:attribute`, where `attribute` may be dotted and may end with a call; or the path of a compiled artifact.
 
     Returns:
       A callable.
@@ -56,6 +57,10 @@ def load_target(text: str) -> PythonFunction:
     jaxport.InvalidArgument: `partial(max, 2)` passes arguments that are not literals
     ...
     """
+    from jaxport.stablehlo.program import from_stablehlo, is_stablehlo
+
+    if is_stablehlo(text):
+        return from_stablehlo(text)
     module_name, colon, expression = text.partition(":")
     if not colon or not module_name or not expression:
         raise InvalidArgument(f'"{text}" is not a target', instead=_INSTEAD)
@@ -79,6 +84,8 @@ def load_target(text: str) -> PythonFunction:
         target = _made(target, text, *call)
     elif inspect.isclass(target) or (inspect.isroutine(target) and _takes_nothing(target)):
         target = _made(target, text, [], {})
+    elif inspect.isroutine(target) and not _missing(target, [], {}):
+        target = _of_defaults(target)
     if not callable(target):
         raise InvalidArgument(
             f"`{text}` is a `{type(target).__name__}`, which cannot be called",
@@ -102,6 +109,15 @@ def _made(factory: PythonFunction, text: str, args: Sequence[object], kwargs: Ma
         )
     with _of_the_user(f"`{text}` raised an error while it made the model", f"the target `{text}`"):
         return factory(*args, **kwargs)
+
+
+def _of_defaults(function: PythonFunction) -> PythonFunction:
+    """Return the model that a function with a default for each parameter makes; the function itself if it makes none."""
+    try:
+        made = function()
+    except Exception:  # noqa: BLE001 - its defaults are not what it is to be called with
+        return function
+    return made if callable(made) else function
 
 
 _EXAMPLES = {"rngs": "nnx.Rngs(0)", "key": "jax.random.key(0)"}

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -24,7 +25,7 @@ from jaxport.importer.names import is_made_up
 from jaxport.importer.resolving.graph import BoundNode
 from jaxport.importer.values.stored import tensor_value
 
-__all__ = ["pytorch_loading", "state_dict_entries"]
+__all__ = ["NAMES", "pytorch_loading", "state_dict_entries"]
 
 PRODUCER = "pytorch"
 WEIGHTS = {
@@ -73,25 +74,48 @@ def pytorch_loading(
     counted = any(path.endswith(".mean") for path in entries)
     has_tables = len(entries) < len(weights)
     lines = "\n".join(f'    "{path}": ("{entry.name}", {entry.axes}),' for path, entry in _templates(entries).items())
-    unread, fixed = _others(program, {entry.name for entry in entries.values()})
-    checked = "" if not fixed and not unread else _CHECKED
+    unread, tied, fixed = _others(program, {entry.name for entry in entries.values()})
+    known = {"UNREAD": unread, "TIED": tied, "FIXED": fixed}
     return _LOADING.format(
         model=model,
         entries=lines,
-        others=_OTHERS.format(unread=unread, fixed=fixed) if checked else "",
-        checked=checked,
+        others="".join(f"#: {_OTHERS[name]}\n{name} = {value}\n" for name, value in known.items() if value),
+        of="TIED.get(name, [name])" if tied else "[name]",
+        differing=_DIFFERING if tied else "",
+        checked=_CHECKED if fixed else "",
+        digest=_DIGEST if fixed else "",
+        used=f"{{{', '.join(f'*{name}' for name in ('UNREAD', 'FIXED') if known[name])}}}"
+        if unread or fixed
+        else "set()",
         tables=_TABLES if has_tables else "{}",
         skipped=_SKIPPED if has_tables else "",
         counters=f' and not name.endswith(".{COUNTER}")' if counted else "",
     )
 
 
-def _others(program: ImportedProgram, read: Set[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the entries of the state dict that the model does not read, and the digests of those that are in its code."""
+def _others(program: ImportedProgram, read: Set[str]) -> tuple[list[str], dict[str, list[str]], dict[str, list[str]]]:
+    """Return the entries of the state dict that the model does not read, all names of those that have several, and the digests of
+    those that are in its code.
+    """
     tensors = {value.name: tensor for value, tensor in program.body.initializers.items()}
-    names = [name for name in state_dict_names(program.model) if name not in read]
-    digest = lambda name: hashlib.sha256(np.ascontiguousarray(tensor_value(tensors[name]).data).tobytes()).hexdigest()
-    return [name for name in names if name not in tensors], {name: digest(name) for name in names if name in tensors}
+    names = state_dict_names(program.model)
+    groups: dict[str, list[str]] = {}
+    for name, first in names.items():
+        groups.setdefault(first, []).append(name)
+    tied = {name: [name, *(one for one in group if one != name)]
+            for group in groups.values() if len(group) > 1 for name in group if name in read}  # fmt: skip
+    others = [name for name in names if name not in read and not any(name in group for group in tied.values())]
+    fixed = {name: _digests(tensor_value(tensors[name]).data) for name in others if name in tensors}
+    return [name for name in others if name not in tensors], tied, fixed
+
+
+def _digests(values: np.ndarray) -> list[str]:
+    """Return digests of numbers, whatever their type, and as a checkpoint of 16 bits has them: the function of `_DIGEST`."""
+    rounded = [
+        values,
+        *(values.astype(dtype) for dtype in (np.float16, ml_dtypes.bfloat16) if values.dtype.kind == "f"),
+    ]
+    return [*dict.fromkeys(hashlib.sha256((one.astype(complex) + 0).tobytes()).hexdigest()[:32] for one in rounded)]
 
 
 def state_dict_entries(program: ImportedProgram) -> dict[str, Entry]:
@@ -152,45 +176,111 @@ _TABLES = 'load_file(Path(__file__).with_name("model.safetensors"))'
 _SKIPPED = """        if path not in PYTORCH and template not in PYTORCH:
             continue  # a constant of the program
 """
-_OTHERS = """#: Entries that the model does not read, and the SHA-256 of those whose values are in its code.
-UNREAD, FIXED = {unread}, {fixed}
+_OTHERS = {
+    "UNREAD": "Entries that the model does not read.",
+    "TIED": "All names of the entries that have several.",
+    "FIXED": "Entries whose values are in the code, with digests of their numbers: as they are, and rounded to 16 bits.",
+}
+_DIFFERING = """        if any(not np.array_equal(array, array_of(entries[other]), equal_nan=True) for other in held[1:]):
+            others.append(f"{' and '.join(f'`{other}`' for other in held)} are one tensor in this model, and differ")
 """
-_CHECKED = """    for name, digest in FIXED.items():
-        value = np.ascontiguousarray(state_dict.get(name, ()))
-        if name in state_dict and hashlib.sha256(value.tobytes()).hexdigest() != digest:
-            problems.append(f"`{name}` has other values, and those of this model are in its code")
-    used.update(UNREAD, FIXED)
+_CHECKED = """    for name in FIXED.keys() & entries.keys():
+        if digest(array_of(entries[name])) not in FIXED[name]:
+            others.append(f"`{name}` has other values, and those of this model are in its code")
 """
+_DIGEST = '''
+
+def digest(array: np.ndarray) -> str:
+    """What tells numbers from others, whatever their type."""
+    return hashlib.sha256((array.astype(complex) + 0).tobytes()).hexdigest()[:32]
+'''
 _LOADING = '''#: The entries of PyTorch's state dict by the paths of weights, with the order of their axes.
 PYTORCH: dict[str, tuple[str, tuple[int, ...]]] = {{
 {entries}
 }}
 {others}
 
-def load_pytorch(state_dict: Mapping[str, Any]) -> {model}:
-    """The model with the weights of a checkpoint of PyTorch: tensors or arrays by the names of its state dict.
+def load_pytorch(checkpoint: Mapping[str, Any] | str | Path, prefix: str = "") -> {model}:
+    """The model with the weights of a checkpoint of PyTorch.
+
+    Args:
+      checkpoint: tensors or arrays by the names of the state dict; or a path: a file of safetensors, or a folder with
+        `model.safetensors`, or with its parts and `model.safetensors.index.json`.
+      prefix: what the names of the model's entries begin with there, such as `module.`.
 
     Raises:
+      TypeError: the checkpoint is none.
       ValueError: entries are missing, have no place in the model, or have another shape.
     """
-    tensors, problems, used = {tables}, [], set()
+    entries = {{name.removeprefix(prefix): read for name, read in opened(checkpoint).items() if name.startswith(prefix)}}
+    tensors, missing, others, used = {tables}, [], [], {used}
     for path, weight in named(abstract()).items():
         template = re.sub(r"(?<=\\.)\\d+(?=\\.)", "{{}}", path)
 {skipped}        name, axes = PYTORCH.get(path) or PYTORCH[template]
         name = name.format(*re.findall(r"(?<=\\.)\\d+(?=\\.)", path))
-        used.add(name)
-        if name not in state_dict:
-            problems.append(f"`{{name}}` is missing")
+        held = [other for other in {of} if other in entries]
+        used.update(held)
+        if not held:
+            missing.append(name)
             continue
-        array = np.asarray(state_dict[name])
-        shape = tuple(weight.shape[axes.index(axis)] for axis in range(len(axes)))
+        array = array_of(entries[held[0]])
+{differing}        shape = tuple(weight.shape[axes.index(axis)] for axis in range(len(axes)))
         if array.shape != shape:
-            problems.append(f"`{{name}}` has shape {{array.shape}}, not {{shape}}")
+            others.append(f"`{{name}}` has shape {{array.shape}}, not {{shape}}")
         else:
             tensors[path] = jnp.asarray(array.transpose(axes), weight.dtype)
-{checked}    unexpected = [name for name in state_dict if name not in used{counters}]
-    problems += [f"`{{name}}` has no place in the model" for name in unexpected]
-    if problems:
-        raise ValueError("the state dict is of another model: " + "; ".join(problems))
+{checked}    unexpected = [name for name in entries if name not in used{counters}]
+    if missing or unexpected or others:
+        raise ValueError("the state dict is of another model: " + "; ".join(told(missing, unexpected, others)))
     return filled(tensors)
-'''
+
+
+def told(missing: list[str], unexpected: list[str], others: list[str]) -> list[str]:
+    """What does not fit: of each kind the first ten, and the count."""
+    kinds = {{
+        "missing": [f"`{{name}}`" for name in missing],
+        "with no place in the model": [f"`{{name}}`" for name in unexpected],
+        "that differ": others,
+    }}
+    lines = [f"{{len(rows)}} {{kind}}: {{', '.join(rows[:10])}}{{', …' * (len(rows) > 10)}}" for kind, rows in kinds.items() if rows]
+    for name in unexpected if missing else ():
+        if name.endswith(f".{{missing[0]}}"):
+            lines.append(f"give `prefix={{name.removesuffix(missing[0])!r}}`")
+        elif missing[0].endswith(f".{{name}}"):
+            lines.append(f"its names lack `{{missing[0].removesuffix(name)}}`")
+        else:
+            continue
+        break
+    return lines
+
+
+def opened(checkpoint: Any) -> dict[str, Callable[[], Any]]:
+    """What reads each entry of a checkpoint, by name; files are mapped into memory."""
+    if isinstance(checkpoint, Mapping):
+        inside = [name for name, value in checkpoint.items() if isinstance(value, Mapping)]
+        if inside:
+            raise TypeError(f"these are no tensors by name; tensors may be in the entries {{inside}}")
+        return {{name: lambda value=value: value for name, value in checkpoint.items()}}
+    if not isinstance(checkpoint, str | Path):
+        wanted = "its `state_dict()`" if hasattr(checkpoint, "state_dict") else "a state dict, or a path"
+        raise TypeError(f"give {{wanted}}, not an object of type `{{type(checkpoint).__name__}}`")
+    path, files = Path(checkpoint), ["model.safetensors"]
+    if path.is_dir() and (path / "model.safetensors.index.json").exists():
+        index = json.loads((path / "model.safetensors.index.json").read_text())
+        files = sorted({{Path(name).name for name in index["weight_map"].values()}})
+    readers = [safe_open(path / name if path.is_dir() else path, "flax") for name in files]
+    return {{name: lambda reader=reader, name=name: reader.get_tensor(name) for reader in readers for name in reader.keys()}}
+
+
+def array_of(read: Callable[[], Any]) -> np.ndarray:
+    """The numbers of an entry: an array, or a tensor of PyTorch."""
+    value = read()
+    if not hasattr(value, "detach"):
+        return np.asarray(value)
+    try:
+        return value.numpy(force=True)
+    except TypeError:  # NumPy has no bfloat16 and no float8
+        return value.float().numpy(force=True)
+{digest}'''
+NAMES = frozenset(re.findall(r"^(?:def )?(\w+)(?=[:(])", _LOADING + _DIGEST, re.MULTILINE)) | {*_OTHERS}
+"""The names that the source of `load_pytorch` defines."""

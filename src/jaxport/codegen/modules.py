@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxport.codegen.bundles import bundle
-from jaxport.codegen.checkpoint import pytorch_loading, state_dict_entries
+from jaxport.codegen.checkpoint import NAMES as LOADING_NAMES, pytorch_loading, state_dict_entries
 from jaxport.codegen.families import of_file, states_of
 from jaxport.codegen.generating import generation
 from jaxport.codegen.grouping import group
@@ -40,7 +40,7 @@ __all__ = ["GENERIC", "ModuleSource", "is_generated_file", "model_arguments", "t
 
 _RESERVED = (
     "Array Any Path Iterator Mapping Table annotations self jax jnp lax nn nnx eqx random np re "
-    "load load_pytorch save flat INPUTS OUTPUTS filled named abstract is_tensor keys_from load_file save_file PYTORCH TRAINED Frozen frozen is_trained"
+    "load save flat INPUTS OUTPUTS filled named abstract is_tensor keys_from load_file save_file safe_open hashlib json TRAINED Frozen frozen is_trained"
 )
 GENERIC = re.compile(r"(?i)(main_?graph|graph|torch_?jit|model|main|jaxport|.*\d{4,})?")
 MARK = "imported from ONNX"
@@ -140,7 +140,7 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
     result = result[0] if len(result) == 1 else tuple(result)
     sizes = size_names(recorded.inputs)
     helpers = _helpers(tree)
-    reserved = {*_RESERVED.split(), *helpers, *dialect.definitions}
+    reserved = {*_RESERVED.split(), *LOADING_NAMES, *helpers, *dialect.definitions}
     hidden = min(sizes & {*reserved, *dir(builtins)}, default=None)
     if hidden is not None:
         raise InvalidArgument(
@@ -150,7 +150,7 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
         )
     inputs = model_arguments(recorded, {*reserved, *sizes})
     fixed = {recorded.inputs[key]: axes for key, axes in recorded.fixed.items() if key in recorded.inputs}
-    classes = PythonClasses(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checked, fixed)
+    classes = PythonClasses(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checks, fixed)
     made = classes.print(tree, _root_name(program.modules.type, program.name))
     nodes = [node for definition in classes.definitions for node in ast.walk(definition)]
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
@@ -167,7 +167,7 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
     is_random = any(layer.kind == "Dropout" for layer in layers)
     parameters = {key for key, weight in weights.items() if weight.trained}
     # A weight may have another name in the tree; one that is computed from the file's is nobody's to leave out.
-    left_out = set() if trained is None else {*program.weights} - {*trained}
+    left_out = set() if trained is None else {*program.weights} - {*trained} - program.weights.states
     fixed = {key for key in parameters if weights[key].file in left_out}
     parts_trained = prefixes(parameters - fixed, fixed) if fixed else None
     loading = [
@@ -244,7 +244,7 @@ def _definitions(dialect: Dialect, body: str) -> list[str]:
 
 def _imports(text: str, dialect: Dialect) -> str:
     used = set(re.findall(r"[A-Za-z_]\w*", text))
-    lines = ["import hashlib"] * _uses(text, "hashlib") + ["import re"] * _uses(text, "re")
+    lines = [f"import {module}" for module in ("hashlib", "json", "re") if _uses(text, module)]
     lines.append(
         f"from collections.abc import {', '.join(name for name in ('Callable', 'Iterator', 'Mapping') if name in used)}"
     )
@@ -252,6 +252,7 @@ def _imports(text: str, dialect: Dialect) -> str:
     parts = [part for part in ("lax", "nn", "random") if _uses(text, part)]
     others = [*dialect.imports, f"from jax import {', '.join(['Array', *parts])}"]
     others += ["import jax"] * _uses(text, "jax") + ["import jax.numpy as jnp"] * _uses(text, "jnp")
+    others += ["from safetensors import safe_open"] * ("safe_open" in used)
     others += ["import numpy as np"] * _uses(text, "np") + ["from safetensors.flax import load_file, save_file"]
     return "\n".join([*lines, *sorted(others, key=lambda line: (line.startswith("from"), line))])
 

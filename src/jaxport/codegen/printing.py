@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.burn.rules.drawing import draws
+from jaxport.codegen.burn.rules.registry import PRIMITIVES
 from jaxport.codegen.burn.source import CrateSource, crate_source
 from jaxport.codegen.equinox import EQUINOX
 from jaxport.codegen.flax import NNX
@@ -19,7 +20,7 @@ from jaxport.codegen.recorded.simplified import simplified
 from jaxport.codegen.source import Source, to_source
 from jaxport.codegen.writing.literals import comment
 from jaxport.errors import InvalidArgument, NeedsWideTypes
-from jaxport.importer.interface import ImportedProgram, in_model_order, with_all_weights
+from jaxport.importer.interface import ImportedProgram, in_model_order, with_states
 from jaxport.importer.names import Framework
 from jaxport.importer.traced.read_sizes import elements_for
 from jaxport.importer.traced.recorded_program import record
@@ -88,12 +89,15 @@ def _printed(
         with phase("Recording"):
             trained = frozenset(program.weights)
             program = in_model_order(program) if framework == "burn" else program
-            program = with_all_weights(program) if dialect is not None else program
+            program = with_states(program, has_left_out=dialect is not None)
             if framework == "jax":
                 recorded = record(program, inputs)
             else:
                 is_rust = framework == "burn"
-                recorded = record_fused(program, inputs, strict=strict, reads_sizes=is_rust, has_helpers=not is_rust)
+                recorded = record_fused(
+                    program, inputs, strict=strict, reads_sizes=is_rust, has_helpers=not is_rust,
+                    primitives=PRIMITIVES.keys() if is_rust else None,
+                )  # fmt: skip
             recorded = simplified(recorded)
         if framework == "burn":
             crate = to_crate(recorded)

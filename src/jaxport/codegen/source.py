@@ -118,8 +118,11 @@ def to_source(recorded: RecordedProgram) -> Source:
     sizes = size_names(recorded.inputs)
     printed = ValueNames({*_RESERVED.split(), *HELPERS, *sizes, "model"}, name)
     printer = Printer(printed)
+    weights = recorded.program.weights
+    states = {key: weights.host_array(key) for key in recorded.params if key in weights.states}
     for key, variable in recorded.params.items():
-        printed.expressions[variable] = ast.Subscript(name("params"), ast.Constant(key), ast.Load())
+        place = name("CONSTANTS" if key in states else "params")
+        printed.expressions[variable] = ast.Subscript(place, ast.Constant(key), ast.Load())
     arguments = {}
     for key, tree in recorded.inputs.items():
         argument = printed.fresh(variable_name(key))
@@ -134,11 +137,11 @@ def to_source(recorded: RecordedProgram) -> Source:
         assert isinstance(last, ast.Return)
         assert isinstance(last.value, ast.Tuple)
         body[-1] = ast.Return(call("Outputs", *last.value.elts))
-    bounds = recorded.assumed.checked
-    wanted = sizes & {*printer.dims, *bounds}
+    checks = recorded.assumed.checks
+    wanted = (sizes & {*printer.dims}).union(*(one.names for one in checks))
     shaped = {argument: recorded.inputs[key] for key, argument in arguments.items()}
     fixed = {arguments[key]: axes for key, axes in recorded.fixed.items() if key in arguments}
-    reading, _ = size_statements(shaped, wanted, bounds, fixed)
+    reading, _ = size_statements(shaped, wanted, checks, fixed)
     lines = []
     for statement in (*sizes_in_python(reading), *body):
         scope = printer.comments.get(statement)
@@ -153,13 +156,14 @@ def to_source(recorded: RecordedProgram) -> Source:
     if len(outputs) > 1:
         fields = "\n".join(f"    {field}: {_annotation(tree)}" for field, tree in zip(names, outputs, strict=True))
         tuple_type = f'class Outputs(NamedTuple):\n    """What `model` returns."""\n\n{fields}\n'
-    tensors = {key: value.data for key, value in printer.constants.items()}
+    read = {key: array for key, array in states.items() if f"CONSTANTS[{key!r}]" in code}
+    tensors = read | {key: value.data for key, value in printer.constants.items()}
     return _module(recorded, [*functions, tuple_type, code], tensors)
 
 
 def _module(recorded: RecordedProgram, parts: list[str], constants: dict[str, np.ndarray]) -> Source:
     program = recorded.program
-    params = {key: program.weights.host_array(key) for key in recorded.params}
+    params = {k: program.weights.host_array(k) for k in recorded.params if k not in program.weights.states}
     tensors = {f"params/{key}": value for key, value in params.items()}
     restored = ""
     for key, value in constants.items():

@@ -6,9 +6,8 @@ trace → jaxpr with blocks → walk → graph passes → names, opset, metadata
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +16,21 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport import collecting, jaxprs
+from jaxport.arguments import takes
 from jaxport.blocks.tracing import State, Traced
 from jaxport.errors import ExportError, InvalidArgument, Unsupported
 from jaxport.export import failures, passes as graph_passes, precisions, prepare
 from jaxport.export.calibration import Calibration
-from jaxport.export.choices import Checks, Fold, Nonfinite, Weights, check_choices, knows_other_exporters
+from jaxport.export.choices import (
+    Checks,
+    Fold,
+    Nonfinite,
+    Weights,
+    check_choices,
+    check_rules,
+    knows_other_exporters,
+    weight_selector,
+)
 from jaxport.export.delivery import minimal_opset, roles, targets
 from jaxport.export.delivery.requirements import CHECKS
 from jaxport.export.delivery.roles import role_of
@@ -48,6 +57,7 @@ from jaxport.export.ports import (
 )
 from jaxport.export.precision.names import Border, Chosen, Named
 from jaxport.export.prepare import PreparedProgram
+from jaxport.export.prepare.drawn_once import refuse_drawn_once
 from jaxport.export.rules import BLOCK_RULES, RULES, imported
 from jaxport.export.rules.refused import CHECK_LEFT_OUT
 from jaxport.export.specs import Inputs, read_inputs
@@ -61,6 +71,21 @@ from jaxport.phases import phase
 
 @knows_other_exporters
 @jaxprs.failures_name_untested_jax()
+@takes(
+    "to_onnx",
+    input_params="named",
+    static_params="named",
+    input_names="names",
+    output_names="names",
+    inputs_as_nchw="positions",
+    outputs_as_nchw="positions",
+    double_precision="flag",
+    weights="patterns",
+    unroll_scans="count",
+    rules="named",
+    passes="functions",
+    name="text",
+)
 @collecting.paused()
 def to_onnx(
     fn: PythonFunction,
@@ -174,6 +199,8 @@ def to_onnx(
         read = read_inputs(inputs, input_params, constraints, double_precision, fn)
         wanted = selector(functions)
         traced, flags = _trace(fn, read, static_params, state, name, wanted)
+        if state == "refuse" and not flags:
+            refuse_drawn_once(traced, name, weight_selector(weights, [weight.path for weight in traced.weights]))
         options = Options(
             fn=functools.partial(fn, **static_params) if static_params else fn,
             name=name,
@@ -195,7 +222,7 @@ def to_onnx(
             nonfinite=nonfinite,
             checks=checks,
             unroll_scans=unroll_scans,
-            rules={key: r if isinstance(r, Rule) else Rule(key, r) for key, r in (rules or {}).items()},
+            rules={key: _rule(key, rule) for key, rule in (rules or {}).items()},
             passes=graph_passes.default(caches=chosen.caches, experts=chosen.experts) if passes is None else passes,
         )
         exported = None
@@ -270,7 +297,7 @@ def export_traced(traced: Traced, options: Options) -> Exported:
 
 def _finished(traced: Traced, options: Options) -> Exported:
     """Export a trace, without asking whether the target can run all of it."""
-    with releases.made_for(options.target.release):
+    with releases.made_for(options.target.release, web=options.target.web):
         exported = _export(traced, options)
         if options.single and options.choice is None:
             precisions.check_border(exported)
@@ -318,6 +345,7 @@ def _export(traced: Traced, options: Options) -> Exported:
         functions=FunctionBuilder(options.wanted),
     )
     program = prepare.prepare(traced, rules, walker.is_whole)
+    check_rules(options.rules, traced.jaxpr.jaxpr, program.jaxpr)
     op = Emitter(walker, Scope("main"), Place())
     operands, ports, defaults = _enter(op, traced, program, options)
     with phase("Writing operators"):
@@ -332,6 +360,7 @@ def _export(traced: Traced, options: Options) -> Exported:
     graph.opset_imports[""] = options.opset
     ir_version = targets.ir_version(options.target, options.opset)
     model = ir.Model(graph, ir_version=ir_version, producer_name="jaxport")
+    _describe(model, options.fn)
     walker.functions.attach(model, options.opset, walker.domains)
     if left_out := sum(record.note == CHECK_LEFT_OUT for record in walker.records):
         model.metadata_props[CHECKS] = str(left_out)
@@ -351,6 +380,15 @@ def _export(traced: Traced, options: Options) -> Exported:
         pass_reports=tuple(reports),
         again=functools.partial(_again, options),
     )
+
+
+def _describe(model: ir.Model, fn: PythonFunction) -> None:
+    """Write what an imported program says of itself into the model that is made of it; jaxport's own entries are of another model."""
+    said = getattr(fn, "metadata", None) if hasattr(fn, "to_source") else None
+    if isinstance(said, dict):
+        said = {key: text for key, text in said.items() if not key.startswith("jaxport.")}
+        model.doc_string, model.graph.doc_string = said.pop("doc_string", None), said.pop("graph.doc_string", None)
+        model.metadata_props.update(said)
 
 
 def _again(options: Options, other: Traced, passes: int | None = None, reduced: bool = False) -> Exported:
@@ -404,7 +442,10 @@ def _trace(
     # Functions of this package have their boundary already.
     ruled = [target for target in plugins.block_targets() if not target.startswith("jaxport.")]
     with failures.explaining(name, bound, inputs):
-        return traced_with_flags(bound, inputs, name=name, state=state, functions=(*ruled, *wanted.boundaries()))
+        boundaries = (*ruled, *wanted.boundaries())
+        traced, flags = traced_with_flags(bound, inputs, name=name, state=state, functions=boundaries)
+    failures.check_result(traced, name)
+    return traced.owning(), flags
 
 
 def _enter(
@@ -414,7 +455,7 @@ def _enter(
     jax_avals, avals = traced.jaxpr.in_avals, program.jaxpr.in_avals
     count = len(program.weights)
     names = unique_names(options.input_names, program.input_paths, "input_names")
-    is_input = _weight_selector(options.weights)
+    is_input = weight_selector(options.weights, [weight.path for weight in program.weights])
     check_nchw(options.inputs_as_nchw, [a.shape for a in jax_avals[count:]], "inputs_as_nchw")
     ports, operands, defaults = [], [], {}
     for index, (name, jax_aval, aval) in enumerate(zip(names, jax_avals[count:], avals[count:], strict=True)):
@@ -481,14 +522,10 @@ def _name_outputs(graph: ir.Graph, outputs: Sequence[Port]) -> None:
         value.name = port.name
 
 
-def _weight_selector(weights: Weights) -> Callable[[str], object]:
-    """Return a predicate on parameter paths: whether a parameter becomes an input of the graph."""
-    if callable(weights):
-        return weights
-    if weights in ("constants", "inputs"):
-        return lambda _: weights == "inputs"
-    patterns = [weights] if isinstance(weights, str) else list(weights)
-    return lambda path: any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+def _rule(name: str, rule: Rule | PythonFunction) -> Rule:
+    if not (isinstance(rule, Rule) or callable(rule)):
+        raise InvalidArgument(f"the rule for `{name}` is no function", where="`to_onnx(rules=...)`")
+    return rule if isinstance(rule, Rule) else Rule(name, rule)
 
 
 def _name_of(fn: PythonFunction) -> str:

@@ -1,16 +1,29 @@
-"""Arguments of `to_onnx` that are one of a few names."""
+"""Arguments of `to_onnx` that are one of a few names, or select something of the program."""
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, ParamSpec, TypeVar, get_args
 
 from jaxport.blocks.tracing import State
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Jaxpr
+from jaxport.jaxprs.walk import equations_within
+from jaxport.mox.programs.names import near
 
-__all__ = ["Checks", "Fold", "Nonfinite", "Weights", "check_choices", "knows_other_exporters"]
+__all__ = [
+    "Checks",
+    "Fold",
+    "Nonfinite",
+    "Weights",
+    "check_choices",
+    "check_rules",
+    "knows_other_exporters",
+    "weight_selector",
+]
 
 Nonfinite = Literal["runtime", "exact", "ignore"]
 Fold = Literal["constants", "weights"]
@@ -40,6 +53,48 @@ def check_choices(**values: str) -> None:
                 f"{argument}={value!r} is unknown",
                 where=f"`to_onnx({argument}=...)`",
                 instead=f"{', '.join(names[:-1])} or {names[-1]}",
+            )
+
+
+def weight_selector(weights: Weights, paths: Sequence[str]) -> Callable[[str], object]:
+    """Return a predicate on parameter paths: whether a parameter becomes an input of the graph.
+
+    Raises:
+      InvalidArgument: a pattern, or the predicate, selects none.
+    """
+    if weights in ("constants", "inputs"):
+        return lambda _: weights == "inputs"
+    choices = [weights] if isinstance(weights, str) or callable(weights) else list(weights)
+    for choice in choices:
+        if not any(choice(path) if callable(choice) else fnmatch.fnmatchcase(path, choice) for path in paths):
+            raise InvalidArgument(
+                "the predicate selects no weight" if callable(choice) else f"no weight matches `{choice}`",
+                where="`to_onnx(weights=...)`",
+                why="" if callable(choice) else near(choice.replace("*", ""), paths),
+                instead=f"the weights are {', '.join(f'`{path}`' for path in paths[:20]) or 'none'}"
+                + (f", and {len(paths) - 20} more" if len(paths) > 20 else ""),
+            )
+    if callable(weights):
+        return weights
+    return lambda path: any(fnmatch.fnmatchcase(path, choice) for choice in choices)
+
+
+def check_rules(rules: Iterable[str], *programs: Jaxpr) -> None:
+    """Refuse rules for what the program does not do, by their names.
+
+    Raises:
+      InvalidArgument: there is one.
+    """
+    equations = [equation for program in programs for equation in equations_within(program)] if rules else []
+    blocks = (equation.params["block"].target for equation in equations if "block" in equation.params)
+    known = {*(equation.primitive.name for equation in equations), *blocks}
+    for name in rules:
+        if name not in known:
+            raise InvalidArgument(
+                f"the rule for `{name}` would not be used",
+                where="`to_onnx(rules=...)`",
+                why=near(name, known) or "the program has no operation and no block of that name",
+                instead="`jaxport.make_mox(fn)(*inputs)` shows what there is",
             )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jaxport import saving
+from jaxport.blocks.callables.values import is_tracer
 from jaxport.errors import InvalidArgument
 from jaxport.export import specs
 from jaxport.export.delivery.requirements import Requirements
@@ -21,7 +22,7 @@ from jaxport.export.generation import decoders, encoders
 from jaxport.export.passes.inlining import inlining
 from jaxport.export.ports import Port
 from jaxport.jaxprs import Parameters, dims
-from jaxport.jaxprs.alike import misfit
+from jaxport.jaxprs.alike import misfit, same_value
 from jaxport.printable import printable, shown
 
 if TYPE_CHECKING:
@@ -158,7 +159,15 @@ class Exported(ExportedModel):
           RunError: ONNX Runtime refuses the model, or fails.
           NotInstalled: ONNX Runtime is not installed.
         """
-        unknown = sorted(set(inputs) - {port.name for port in self.inputs})
+        if not isinstance(inputs, Mapping):
+            raise InvalidArgument(
+                f"the inputs are a `{type(inputs).__name__}`",
+                where="`exported.run`",
+                why="it takes the model's inputs by name",
+                instead=f"`exported.run({{{', '.join(f'{name!r}: ...' for name in self.input_names)}}})`, or call the "
+                "export like the JAX function: `exported(...)`",
+            )
+        unknown = sorted(set(map(str, inputs)) - {port.name for port in self.inputs})
         missing = [name for name in self.input_names if name not in inputs]
         if unknown or missing:
             wrong = (
@@ -193,6 +202,13 @@ class Exported(ExportedModel):
         """
         traced = self.traced
         leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
+        if any(map(is_tracer, leaves)):
+            raise InvalidArgument(
+                "an export is called inside a JAX transformation",
+                where=f"`{self.model.graph.name}`",
+                why="it runs in ONNX Runtime, which JAX cannot trace, differentiate or map",
+                instead="use the JAX function (`exported.fn`), or `jaxport.from_onnx(exported)`, which JAX can trace",
+            )
         if tree != traced.in_tree:
             raise InvalidArgument(
                 "the arguments are not those that the function was exported with",
@@ -201,7 +217,7 @@ class Exported(ExportedModel):
                 instead="pass the same positional and keyword arguments, static ones left out",
             )
         for index, value in traced.static_inputs.items():
-            if leaves[index] != value:
+            if not same_value(leaves[index], value):
                 raise InvalidArgument(
                     f"an argument is {leaves[index]!r}",
                     why=f"the function was exported with {value!r}, which is baked in",
@@ -251,6 +267,26 @@ class Exported(ExportedModel):
 
         return verify(
             self, inputs, check=check, sizes=sizes, rtol=rtol, atol=atol, avoid=avoid, seed=seed, per_block=per_block
+        )
+
+    def __deepcopy__(self, _: dict[int, object]) -> Exported:
+        """Return the same export with a model of its own, which shares the weights."""
+        return replace(self, model=self.model.clone())
+
+    def __copy__(self) -> Exported:
+        return replace(self)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled: the JAX function and what was traced of it live in this process.
+
+        Raises:
+          InvalidArgument: always.
+        """
+        raise InvalidArgument(
+            "an export cannot be pickled",
+            where=f"`{self.model.graph.name}`",
+            why="it holds the JAX function that it was exported from",
+            instead="`exported.save(path)`, and `jaxport.from_onnx(path)` in the other process; or pickle what that returns",
         )
 
     def inlined(self) -> Exported:

@@ -12,13 +12,15 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
 import jax
 
 from jaxport.blocks.marking.recorder import calls_left
-from jaxport.blocks.tracing import trace
-from jaxport.errors import ExportError, JaxportError
+from jaxport.blocks.marking.window import loaded_frameworks
+from jaxport.blocks.tracing import Traced, trace
+from jaxport.errors import ExportError, InvalidArgument, JaxportError
 from jaxport.export.flags.tracing_flags import input_paths, with_flags
 from jaxport.export.specs import Inputs
 from jaxport.export.walk import sources
@@ -259,3 +261,33 @@ def _substituted(dim: Dim, replacement: Mapping[str, str]) -> Dim:
         return dim
     own = {name: jax.export.symbolic_shape(name, scope=dim.scope)[0] for name in symbols(str(dim))}
     return dims.evaluate(dim, {name: dims.evaluate(replacement.get(name, name), own) for name in own})
+
+
+def check_result(traced: Traced, name: str) -> None:
+    """Refuse a function whose result is a model, or no array at all.
+
+    Raises:
+      InvalidArgument: it is.
+    """
+    root = traced.out_tree.node_data()
+    kind = object if root is None else root[0]
+    static = list(traced.static_outputs.values())
+    made = next((value for value in static if callable(value)), None) if not traced.output_paths else None
+    called = (FunctionType, functools.partial, *(base for framework in loaded_frameworks() for base in framework.bases))
+    # Results may be modules that hold arrays, such as the solution of a differential equation.
+    is_model = issubclass(kind, called) and any("__call__" in vars(one) for one in kind.__mro__)
+    if is_model or made is not None:
+        raise InvalidArgument(
+            f"`{name}` returns a `{kind.__name__ if is_model else type(made).__name__}`, which is called itself",
+            where="`to_onnx`",
+            why="the outputs of the file would be weights, or nothing",
+            instead=f"export what it returns, `to_onnx({name}(...), inputs)`; on the command line `module:{name}(...)`",
+        )
+    if not traced.output_paths and not traced.state_outputs:
+        shown = ", ".join(dict.fromkeys(type(value).__name__ for value in static)) or "None, or an empty container"
+        raise InvalidArgument(
+            f"`{name}` returns no array",
+            where="`to_onnx`",
+            why=f"it returns {f'`{static[0]!r}`' if len(static) == 1 and isinstance(static[0], str) else shown}",
+            instead="return what the model computes: arrays, or containers of arrays",
+        )

@@ -200,7 +200,7 @@ def unique_names(names: Sequence[str] | None, paths: Sequence[str], argument: st
     """Return the names of inputs or outputs: those that the user gives, or their paths.
 
     Raises:
-      InvalidArgument: there is not one name for each, or one is used twice.
+      InvalidArgument: there is not one name for each, one is empty, or one is used twice.
     """
     if names is None:
         return list(paths)
@@ -215,6 +215,13 @@ def unique_names(names: Sequence[str] | None, paths: Sequence[str], argument: st
     if twice:
         raise InvalidArgument(
             f"the name `{twice[0]}` is used twice", where=f"`to_onnx({argument}=...)`", instead="give each leaf its own"
+        )
+    if "" in names:
+        raise InvalidArgument(
+            "a name is empty",
+            where=f"`to_onnx({argument}=...)`",
+            why="in ONNX the empty name is that of an input that is left out",
+            instead="give a name of at least one character",
         )
     return list(names)
 

@@ -25,7 +25,7 @@ from jaxport.blocks.marking.window import loaded_frameworks
 from jaxport.errors import InvalidArgument
 from jaxport.export import ports
 from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, dims
-from jaxport.jaxprs.dim_text import symbols
+from jaxport.jaxprs.dim_text import FUNCTIONS, symbols
 
 BATCH = "batch"
 """The name of a first dim that is None: such dims are one, as in Keras."""
@@ -120,7 +120,10 @@ class SpecReader:
           specs: the specification of each argument.
         """
         for leaf in (leaf for spec in specs for leaf in flatten(spec)[0]):
-            for dim in leaf if isinstance(leaf, tuple) else getattr(leaf, "shape", ()):
+            # A scalar type has no shape, but NumPy's have an attribute of that name.
+            for dim in (
+                leaf if isinstance(leaf, tuple) else () if isinstance(leaf, type) else getattr(leaf, "shape", ())
+            ):
                 self._names |= {*re.findall(r"[A-Za-z_]\w*", str(dim))}
                 if _is_symbolic(dim):
                     if self.scope is not None and self.scope is not dim.scope:
@@ -236,6 +239,20 @@ def _listed(constraints: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(constraints)
 
 
+def _check_constraints(constraints: Sequence[str], sizes: Sequence[str]) -> None:
+    """Refuse constraints on symbols that no size has, which would constrain nothing."""
+    known = {name for size in sizes for name in symbols(size)}
+    for constraint in constraints:
+        unknown = [name for name in re.findall(r"[A-Za-z_]\w*", constraint) if name not in known | FUNCTIONS]
+        if unknown:
+            raise InvalidArgument(
+                f"the constraint {constraint!r} is on `{unknown[0]}`, which no input has",
+                where="`constraints`",
+                why=f"the sizes are named {', '.join(f'`{name}`' for name in sorted(known)) or 'nothing'}",
+                instead="name the size in `inputs`, or leave the constraint out",
+            )
+
+
 @dataclass(frozen=True)
 class Inputs:
     """The specifications of all inputs.
@@ -291,6 +308,7 @@ def read_inputs(
         key: reader.read(spec, f"`input_params[{key!r}]` of `to_onnx`", dtypes.get(key)) for key, spec in params.items()
     }
     leaves, tree = jax.tree.flatten((args, kwargs))
+    _check_constraints(reader.constraints, [str(dim) for leaf in leaves for dim in leaf.shape])
     structs = [jax.ShapeDtypeStruct(leaf.shape, narrowed(leaf.dtype)) for leaf in leaves]
     flags = jax.tree.leaves((tuple(map(_flags, inputs)), {key: _flags(spec) for key, spec in params.items()}))
     args, kwargs = jax.tree.unflatten(tree, structs)

@@ -20,6 +20,8 @@ _FRAMEWORKS = {
     # A previously traced program is a model too.
     "jaxport.mox.programs.program": "jaxport.mox.substitution.framework",
     "jaxport.importer.program": "jaxport.frameworks.imported",
+    "jaxport.stablehlo.program": "jaxport.frameworks.stablehlo",
+    "jax.export": "jaxport.frameworks.artifacts",
 }
 
 

@@ -106,6 +106,16 @@ class Pattern:
                 return PatternMatch(x, bound)
         return None
 
+    def operands_of(self, value: ir.Value) -> list[ir.Value | None] | None:
+        """Return the operands of which a value is what the pattern computes, operator by operator; None if it is not.
+
+        >>> pattern = Pattern.of(lambda x: x * abs(x), np.dtype("float32"), 23)
+        >>> pattern.operands_of(pattern.result) == [pattern.inputs[0]]
+        True
+        """
+        bound: dict[ir.Value, ir.Value | None] = {}
+        return [bound.get(x) for x in self.inputs] if _is_same(self.result, value, bound, self.inputs) else None
+
     def is_of(self, value: ir.Value, operands: Sequence[ir.Value | None]) -> bool:
         """Whether a value is what the pattern computes of these values, operator by operator as the exporter writes it.
 
@@ -355,29 +365,67 @@ def _close(one: float, other: float) -> bool:
     return close(one, other, ir.DataType.FLOAT)
 
 
-def _is_same(own: ir.Value | None, value: ir.Value | None, bound: dict[ir.Value, ir.Value | None]) -> bool:
-    """Whether two values are the same operators of the same operands, but for values that are bound to others."""
+def _is_same(
+    own: ir.Value | None,
+    value: ir.Value | None,
+    bound: dict[ir.Value, ir.Value | None],
+    free: Sequence[ir.Value] = (),
+) -> bool:
+    """Whether two values are the same operators of the same operands, but for values that are bound to others.
+
+    Values that are `free` are bound to the first one in their place.
+    """
     if own is None or value is None:
         return own is value
     if own in bound:
         return bound[own] is value
+    if own in free:
+        bound[own] = value
+        return own.dtype == value.dtype
     number, (first, second) = number_of(own), (own.producer(), value.producer())
     if number is not None:
-        return number_of(value) == number
+        return repr(number_of(value)) == repr(number)  # NaN is itself, and no zero is the other
+    if (array := constant_of(own)) is not None:
+        return (other := constant_of(value)) is not None and array.dtype == other.dtype and np.array_equal(array, other)
     if first is None or second is None or first.op_identifier() != second.op_identifier():
         return False
-    if len(first.inputs) != len(second.inputs) or _attributes(first) != _attributes(second):
+    if (
+        len(first.inputs) != len(second.inputs)
+        or own.index() != value.index()
+        or _attributes(first) != _attributes(second)
+    ):
         return False
     for operands in (second.inputs, second.inputs[::-1]) if first.op_type in COMMUTATIVE else (second.inputs,):
         found = dict(bound)
-        if all(_is_same(*pair, found) for pair in zip(first.inputs, operands, strict=True)):
+        pairs = [*zip(first.inputs, operands, strict=True), *_results_of_bodies(first, second, found)]
+        if all(_is_same(*pair, found, free) for pair in pairs):
             bound |= {**found, own: value}
             return True
     return False
 
 
+def _results_of_bodies(
+    own: ir.Node, node: ir.Node, bound: dict[ir.Value, ir.Value | None]
+) -> list[tuple[ir.Value | None, ir.Value | None]]:
+    """Bind what the bodies of a loop or a branch take to one another; return what they return, in pairs."""
+    pairs: list[tuple[ir.Value | None, ir.Value | None]] = []
+    for name, attribute in own.attributes.items():
+        if attribute.type is not ir.AttributeType.GRAPH:
+            continue
+        body, other = attribute.as_graph(), node.attributes[name].as_graph()
+        if (len(body.inputs), len(body.outputs)) != (len(other.inputs), len(other.outputs)):
+            return [(own.outputs[0], None)]
+        bound |= dict(zip(body.inputs, other.inputs, strict=True))
+        pairs += zip(body.outputs, other.outputs, strict=True)
+    return pairs
+
+
 def _attributes(node: ir.Node) -> dict[str, str]:
-    return {name: str(attribute.value) for name, attribute in node.attributes.items()}
+    """Return the attributes, of bodies that there are."""
+    return {
+        name: "" if attribute.type is ir.AttributeType.GRAPH else str(attribute.value)
+        for name, attribute in node.attributes.items()
+    }
 
 
 @functools.lru_cache(maxsize=512)

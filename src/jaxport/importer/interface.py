@@ -20,7 +20,7 @@ from jaxport.importer.tensors.weights import Weights
 from jaxport.importer.values.host import Key, RuntimeValue, Tensor
 from jaxport.jaxprs import Array
 
-__all__ = ["ImportedProgram", "in_model_order", "rebuilt", "with_all_weights"]
+__all__ = ["ImportedProgram", "in_model_order", "rebuilt", "with_states"]
 
 
 class ImportedProgram(Protocol):
@@ -121,11 +121,13 @@ def in_model_order(program: ImportedProgram) -> ImportedProgram:
     return program._variant(keeps_order=True)
 
 
-def with_all_weights(program: ImportedProgram) -> ImportedProgram:
-    """Return the same program with the weights as parameters, too, that `trainable` leaves out; itself if there are none."""
-    if program._trainable is None:
-        return program
-    weights = dict.fromkeys([*program._variant(trainable=None).weights, *program.weights])
-    if len(weights) == len(program.weights):
-        return program
-    return program._variant(trainable=[*weights])
+def with_states(program: ImportedProgram, has_left_out: bool) -> ImportedProgram:
+    """Return the same program with its statistics as arguments beside the parameters; itself if nothing is added.
+
+    If it `has_left_out`, the weights that `trainable` leaves out are parameters, too.
+    """
+    if has_left_out and program._trainable is not None:
+        weights = dict.fromkeys([*program._variant(trainable=None).weights, *program.weights])
+        program = program if len(weights) == len(program.weights) else program._variant(trainable=[*weights])
+    states = [name for name, role in program.weights.roles.items() if role == "statistic"]
+    return program._variant(states=states) if states else program

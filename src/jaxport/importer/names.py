@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
 
-__all__ = ["given_name", "identifier", "is_made_up", "unique", "unique_identifiers"]
+__all__ = ["given_name", "identifier", "is_made_up", "unique", "unique_identifiers", "without_positions"]
 
 Classes = Literal["nnx", "equinox"]
 """The frameworks for which a program is printed as classes."""
@@ -46,6 +46,15 @@ def is_made_up(name: str) -> bool:
     operators = "matmul|add|mul|conv|gemm|unsqueeze|squeeze|transpose|permute|reshape|view|expand|clone|slice|cat"
     numbered = rf"(?i)(val|const|constant|onnx|{operators}|_*v|tensor|arg|param|(?-i:W)|w(?=_\d))?_*\d*"
     return re.fullmatch(numbered, name) is not None
+
+
+def without_positions(path: str) -> str:
+    """Return a path without the positions of elements in lists.
+
+    >>> without_positions("encoder.layers.0.norm")
+    'encoder.layers..norm'
+    """
+    return re.sub(r"(?<=[._])\d+(?=[._]|$)", "", path)
 
 
 def given_name(name: str) -> str:

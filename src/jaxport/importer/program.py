@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport import saving
+from jaxport.arguments import takes
 from jaxport.blocks.marking.window import current_recorder
 from jaxport.errors import AGAIN, boundary
 from jaxport.importer.arguments import by_name, checked, external
@@ -50,6 +51,16 @@ if TYPE_CHECKING:
 __all__ = ["Program", "from_onnx"]
 
 
+@takes(
+    "from_onnx",
+    trainable="some names",
+    ties="mode or names",
+    sizes="counts",
+    limits=Limits,
+    batch="axes",
+    shardings="chosen by name",
+    strict="flag",
+)
 def from_onnx(
     source: ModelSource,
     *,
@@ -113,6 +124,11 @@ def from_onnx(
         )
 
 
+def _unpickled(model: bytes, options: Mapping[str, Any]) -> Program:
+    """Return the program that was pickled as this model and these options."""
+    return Program(load(model, options["limits"]), **options)
+
+
 class Program:
     """An imported ONNX model: a function of its inputs, with its weights in `params`.
 
@@ -141,17 +157,18 @@ class Program:
         batch: bool | Mapping[str, int | None] = False,
         shardings: weights.Shardings | None = None,
         keeps_order: bool = False,
+        states: Collection[str] = (),
     ):
         model, self._untied = untie(model, ties)
         self.model = model
         self._options = {"ties": "keep", "sizes": sizes, "limits": limits, "batch": batch, "shardings": shardings}
-        self._options["keeps_order"] = keeps_order
+        self._options |= {"keeps_order": keeps_order, "states": states}
         self._trainable = trainable
         self.limits = limits or Limits()
         self.body: Body = resolve(model, self.limits)
         set_bounds(self.body, sizes or {})
         self._static = static_values(self.body)
-        self.weights = weights.Weights(self.body, model, self._static, trainable, shardings)
+        self.weights = weights.Weights(self.body, model, self._static, trainable, shardings, states)
         if keeps_order:
             keep_order(self.body)
             self.weights.kernels = set()
@@ -162,6 +179,7 @@ class Program:
         axes = batch if isinstance(batch, Mapping) else {}
         self._batches = None if batch is False else Batches(self.inputs, self.body.outputs, axes, self._static)
         self._warned = False
+        self._asked: dict[frozenset[str], Program] = {}
         self._calls = Calls(self._run, self.static_inputs, set_deciding_inputs(self.body))
 
     @cached_property
@@ -229,6 +247,7 @@ class Program:
     def to_source(
         self, folder: Folder = None, *, inputs: Given = None, framework: Framework, strict: bool = False
     ) -> AnySource: ...
+    @takes("to_source", inputs="named", framework="text", strict="flag")
     def to_source(
         self, folder: Folder = None, *, inputs: Given = None, framework: Framework = "nnx", strict: bool = False
     ) -> AnySource:
@@ -368,8 +387,20 @@ class Program:
 
     def _variant(self, model: ir.Model | None = None, **options: object) -> Program:
         """Return the program of another model, or with other options: its own are what is left out."""
-        changed: dict[str, Any] = {"trainable": list(self.weights), **self._options, **options}
+        trained = [name for name in self.weights if name not in self.weights.states]
+        changed: dict[str, Any] = {"trainable": trained, **self._options, **options}
         return Program(self.model if model is None else model, **changed)
+
+    def __reduce__(self) -> tuple:
+        """Pickle the model as ONNX, and the options of the import; a model of over 2 GB has to be saved instead."""
+        options = {"trainable": list(self.weights), **self._options}
+        return _unpickled, (saving.to_proto(self.model).SerializeToString(), options)
+
+    def __copy__(self) -> Program:
+        return self
+
+    def __deepcopy__(self, _: dict[int, object]) -> Program:
+        return self
 
     @property
     def param_specs(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -380,7 +411,8 @@ class Program:
     def roles(self) -> dict[str, Role]:
         """What each initializer is, by name: a "parameter", a "statistic", or a "constant".
 
-        Training changes parameters; calls in training mode change statistics, such as those of batch normalization. In
+        Training changes parameters. Statistics are other state of the model: what calls in training mode change, such as
+        the averages of batch normalization, and the buffers in the state dict of a module of PyTorch. In
         a file that jaxport exported, the metadata says which is which. In other files it follows from the way
         operators use a tensor, and from the names that exporters give.
 
@@ -432,7 +464,8 @@ class Program:
           params: arrays for the initializers, by name, as `Program.params` has them.
           inputs: the inputs in the model's order: arrays, lists of arrays for sequences, None for an absent optional.
             Under `jax.jit`, the values of a closed-over NumPy array are known: shapes, loops and branches may depend on them.
-          named: inputs by name, or by the name made into a Python identifier.
+          named: inputs by name, or by the name made into a Python identifier; and initializers that are inputs of the graph, too,
+            whose values are the defaults of these.
           rng: a `jax.random` key for the model's random operators; without one they draw the same numbers each time. If
             the model has an input named `rng`, it is that input instead.
 
@@ -455,6 +488,13 @@ class Program:
         rng: Key | None,
     ) -> object:
         """Return what `apply` returns, for the program's own parameters if `params` is None."""
+        if given := {self._defaults[name] for name in named if name in self._defaults}:
+            program = self._asking_for(frozenset(given))
+            params = None if params is None else {name: array for name, array in params.items() if name not in given}
+            by_place = {value.name or "": array for value, array in zip(self.inputs, inputs, strict=False)}
+            rest = inputs[len(self.inputs) :]
+            named = by_place | {self._defaults.get(name, name): array for name, array in named.items()}
+            return program._applied(params, rest, named, rng)
         self._warn_of_narrowing()
         if rng is not None and "rng" in self._keywords:
             rng, named = None, {**named, "rng": rng}
@@ -500,6 +540,38 @@ class Program:
                 values |= self.weights.untrained
                 return evaluate_blocks(self.body, self._modules[2], values, rng)
             return evaluate(self.body, values, rng)
+
+    @cached_property
+    def _defaults(self) -> dict[str, str]:
+        """The initializers that a call may replace, as they are inputs of the graph, too, by the names that it may use."""
+        names = [value.name or "" for value in self.model.graph.inputs if value.name in self.model.graph.initializers]
+        return {**dict(zip(unique_identifiers(names), names, strict=True)), **{name: name for name in names}}
+
+    def _asking_for(self, names: frozenset[str]) -> Program:
+        """Return the program of which some initializers are inputs."""
+        if names not in self._asked:
+            model = self.model.clone()
+            for name in names:
+                model.graph.initializers.pop(name)
+            weights = [name for name in self.weights if name not in names]
+            self._asked[names] = self._variant(model, trainable=weights)
+        return self._asked[names]
+
+    @cached_property
+    def metadata(self) -> dict[str, str]:
+        """What the file says of itself, by key: its `metadata_props`, and the descriptions of the model and of its graph.
+
+        >>> import onnx.parser
+        >>> model = onnx.parser.parse_model(
+        ...     '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Abs(x) }'
+        ... )
+        >>> model.metadata_props.add(key="author", value="Ada")  # doctest: +ELLIPSIS
+        key: "author"...
+        >>> from_onnx(model).metadata
+        {'author': 'Ada'}
+        """
+        texts = {"doc_string": self.model.doc_string, "graph.doc_string": self.model.graph.doc_string}
+        return {**self.model.metadata_props, **{key: text for key, text in texts.items() if text}}
 
     @cached_property
     def _packed(self) -> Callable[..., object]:

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from jaxport.errors import InvalidArgument
 from jaxport.importer.loading.claims import claims, with_claims
 from jaxport.importer.modules import COPIES, Scope, scopes_by_node
-from jaxport.importer.names import given_name, unique
+from jaxport.importer.names import given_name, unique, without_positions
 from jaxport.importer.tensors.roles import TRAINABLE
 from jaxport.importer.values.stored import is_uniform, originals
 from jaxport.onnx_facts import KERNEL_PRODUCTS, MATRIX_PRODUCTS
@@ -114,11 +114,13 @@ def _uses_apart(model: ir.Model, ties: Ties) -> dict[str, list[tuple[str, list[U
         uses = [(use.node, use.idx) for use in value.uses() if use.node.graph is model.graph]
         if len(uses) < 2 or tensor is None or tensor.dtype not in TRAINABLE or name in claimed:
             continue
-        if not is_uniform(tensor) if ties == "auto" else ties != "none" and name in ties:
+        if ties not in ("auto", "none") and name in ties:
             continue
         if not scopes:
             scopes = scopes_by_node(model.graph)
             firsts = originals(_read(model.graph)) if ties == "auto" else {}
+        if ties == "auto" and not is_uniform(tensor) and not _are_elements(name, [node for node, _ in uses], scopes):
+            continue
         groups: dict[Hashable, list[Use]] = {}
         for node, index in uses:
             groups.setdefault(_owner(value, node, scopes, firsts) if ties == "auto" else (node, index), []).append(
@@ -129,6 +131,14 @@ def _uses_apart(model: ir.Model, ties: Ties) -> dict[str, list[tuple[str, list[U
         if len(groups) > 1:
             split[name] = [(named[key], group) for key, group in groups.items() if key != original]
     return split
+
+
+def _are_elements(name: str, nodes: Sequence[ir.Node], scopes: Mapping[ir.Node, Sequence[Scope]]) -> bool:
+    """Whether the elements of a list read a tensor that is named after one of them: copies of a layer, not trained yet."""
+    renamed = {other for node in nodes if (other := _renamed(node))}
+    paths = {name, *renamed} if renamed else {_scope(node, scopes) for node in nodes}
+    is_named = bool(given_name(name)) and any(part.isdigit() for part in name.split("."))
+    return is_named and len(paths) > 1 and len({*map(without_positions, paths)}) == 1
 
 
 def _scope(node: ir.Node, scopes: Mapping[ir.Node, Sequence[Scope]]) -> str:

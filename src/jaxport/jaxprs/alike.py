@@ -123,7 +123,9 @@ def same_operation(one: JaxprEqn, other: JaxprEqn, same: Callable[[object, objec
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Whether two parameters of equations are equal, including the programs in them.
+    """Whether two parameters of equations, or arguments that are no arrays, are the same, including the programs in them.
+
+    Values of different types are not: 2 and 2.0, or 1 and True.
 
     >>> one, other = (jax.make_jaxpr(lambda x: x + 1)(2.0) for _ in range(2))
     >>> same_value({"body": one}, {"body": other}), same_value(one, jax.make_jaxpr(lambda x: x + 2)(2.0))
@@ -144,6 +146,8 @@ def same_value(a: Any, b: Any) -> bool:
         return _same_array(a, b)
     if type(a) is not type(b):
         return False
+    if isinstance(a, float | complex):
+        return _same_array(a, b)  # -0.0 is not 0.0, and NaN is NaN
     if dataclasses.is_dataclass(a) and not isinstance(a, type):
         return all(same_value(getattr(a, x.name), getattr(b, x.name)) for x in dataclasses.fields(a) if x.compare)
     # Values that are known while JAX traces compare element by element, as arrays do.

@@ -44,6 +44,8 @@ import functools
 import inspect
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -57,6 +59,7 @@ from jax._src.interpreters.mlir import _lowerings
 
 # Definitions of primitives, as JAX functions without public names; they serve as rules directly.
 from jax._src.lax.lax import _ragged_dot_general_impl as ragged_dot_general_impl
+from jax._src.lax.linalg import geqp3 as _geqp3, geqrf as _geqrf
 from jax._src.lax.special import (
     bessel_i0e_impl,
     igamma_grad_a_impl,
@@ -65,6 +68,8 @@ from jax._src.lax.special import (
     random_gamma_grad_impl,
     regularized_incomplete_beta_impl,
 )
+from jax._src.lib.mlir import ir as _ir
+from jax._src.lib.mlir.dialects import hlo as _stablehlo
 from jax._src.state import discharge as _discharge
 from jax.extend import source_info_util
 from jax.extend.core import (
@@ -76,7 +81,12 @@ from jax.extend.core import (
     jaxpr_as_fun,
     primitives as known_primitives,
 )
-from jax.extend.core.primitives import closed_call_p, convert_element_type_p, random_gamma_p
+from jax.extend.core.primitives import (
+    closed_call_p,
+    convert_element_type_p,
+    random_gamma_p,
+    threefry2x32_p as _threefry2x32_p,
+)
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from jaxport.jaxprs.aliases import Array, Effect, Parameters, PythonFunction
@@ -97,12 +107,14 @@ __all__ = [
     "JaxprEqn",
     "Literal",
     "LivenessRule",
+    "MLIRError",
     "Primitive",
     "Release",
     "Var",
     "ad",
     "batching",
     "bessel_i0e_impl",
+    "breaks_parser",
     "changes_nothing",
     "check_jaxpr",
     "closed",
@@ -114,6 +126,8 @@ __all__ = [
     "discharge_state",
     "failures_name_untested_jax",
     "flattree",
+    "geqp3",
+    "geqrf",
     "get_opaque_trace_state",
     "igamma_grad_a_impl",
     "igamma_impl",
@@ -126,6 +140,7 @@ __all__ = [
     "known_primitives",
     "liveness_rule",
     "mlir",
+    "mlir_module",
     "named",
     "nameless",
     "native",
@@ -141,6 +156,7 @@ __all__ = [
     "release",
     "source_info_util",
     "struct_of",
+    "threefry2x32",
     "untested",
     "valid_jaxtype",
     "varying",
@@ -532,3 +548,67 @@ if release >= (0, 11):
 if release < (0, 10):
     _READERS["shard_map"] = _renamed("manual_axes", "newly_manual_axes")
     _MAKERS["shard_map"] = _renamed("newly_manual_axes", "manual_axes")
+
+
+def mlir_module(data: str | bytes) -> Any:
+    """Return a module of MLIR from its text, its bytecode, or a portable artifact of StableHLO.
+
+    Raises:
+      ValueError, MLIRError: the text or the bytecode is malformed.
+    """
+    with mlir.make_ir_context():
+        if isinstance(data, bytes) and b"StableHLO_v" in data[:64]:  # the producer of a portable artifact
+            return _stablehlo.deserialize_portable_artifact(_ir.Context.current, data)
+        return _ir.Module.parse(data)
+
+
+_PARSE = """
+import sys
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import chlo, func, mhlo, sdy, stablehlo
+from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+registry = ir.DialectRegistry()
+_jax_mlir_ext.register_dialects(registry)
+context = ir.Context()
+context.append_dialect_registry(registry)
+context.load_all_available_dialects()
+data = sys.stdin.buffer.read()
+with context:
+    try:
+        if b"StableHLO_v" in data[:64]:
+            stablehlo.deserialize_portable_artifact(context, data)
+        else:
+            ir.Module.parse(data)
+    except Exception:
+        pass
+"""
+
+
+def breaks_parser(data: bytes) -> str:
+    """Return what MLIR's parser does with damaged bytecode instead of raising an error: it may crash, or never end; else ""."""
+    seconds = 30 + len(data) // 1_000_000
+    try:
+        command = [sys.executable, "-c", _PARSE]
+        done = subprocess.run(command, input=data, capture_output=True, check=False, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return f"MLIR's parser does not end within {seconds} seconds"
+    return "MLIR's parser crashes on it" if done.returncode < 0 else ""
+
+
+#: What MLIR raises for what it cannot parse.
+MLIRError: type[Exception] = _ir.MLIRError
+
+
+def geqrf(a: Array) -> Any:
+    """Return the factors of a matrix as LAPACK packs them: reflectors below R, and their scales."""
+    return _geqrf(a)
+
+
+def geqp3(a: Array, pivots: Array) -> Any:
+    """Return the factors of a matrix with exchanged columns, as LAPACK packs them: as `geqrf`, with the columns in between."""
+    return _geqp3(a, pivots, use_magma=False)
+
+
+def threefry2x32(*operands: Array) -> Any:
+    """Return the bits that the generator Threefry makes of a key and of a counter."""
+    return _threefry2x32_p.bind(*operands)

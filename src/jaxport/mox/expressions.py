@@ -277,7 +277,6 @@ class Selection(NodeSet[Mox, Match]):
       mox: the Mox.
       nodes: the places of the members in the program.
       query: the query that selected them, for messages.
-      is_path: whether the query is a path; the path of a layer is also that of the edits around it.
 
     >>> import jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(lambda x: jnp.sin(x) + jnp.cos(x))(jnp.zeros(3))

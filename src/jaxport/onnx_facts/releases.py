@@ -10,14 +10,16 @@ from collections.abc import Iterator, Mapping
 import ml_dtypes
 import numpy as np
 
-from jaxport.onnx_facts import CONTROL_FLOW, RESHAPING
+from jaxport.onnx_facts import CONTROL_FLOW, RESHAPING, schema
 from jaxport.onnx_facts.kernels import MISSING, RELEASES
 from jaxport.onnx_facts.registrations import REGISTERED
+from jaxport.onnx_facts.web_kernels import WEB_KERNELS
 
 #: Dtypes with a kernel whose values are not those of the operator (Sign of NaN in half precision is 1), and dtypes
 #: newer than the opset of the table of kernels.
 BESIDE: dict[str, tuple[str, ...]] = {
     "Sign": ("float16", "bfloat16"),
+    "TopK": ("bfloat16",),
     **dict.fromkeys(RESHAPING, ("float8_e8m0fnu",)),
 }
 #: By operator and version, the dtypes that the schema allows, but of which only newer versions have a kernel.
@@ -30,18 +32,18 @@ ANY_DTYPE = CONTROL_FLOW | {"Cast", "CastLike", "Constant", "ConstantOfShape"}
 #: the lower bound of the extra `runtime`.
 OLDEST, NEWEST = "1.28", next(reversed(RELEASES))
 
-_made_for: contextvars.ContextVar[str] = contextvars.ContextVar("release", default=OLDEST)
+_made_for: contextvars.ContextVar[tuple[str, bool]] = contextvars.ContextVar("release", default=(OLDEST, False))
 
 
 @contextlib.contextmanager
-def made_for(release: str) -> Iterator[None]:
-    """Make models for this release and all newer ones inside the context.
+def made_for(release: str, web: bool = False) -> Iterator[None]:
+    """Make models for this release and all newer ones inside the context, and for onnxruntime-web if `web` is set.
 
     >>> with made_for("1.17"):
     ...     sorted(dtype.name for dtype in missing("BitShift"))
     ['uint16']
     """
-    token = _made_for.set(release)
+    token = _made_for.set((release, web))
     try:
         yield
     finally:
@@ -50,7 +52,12 @@ def made_for(release: str) -> Iterator[None]:
 
 def current_release() -> str:
     """Return the oldest release of the runtime that models are made for."""
-    return _made_for.get()
+    return _made_for.get()[0]
+
+
+def made_for_web() -> bool:
+    """Return whether models are made for onnxruntime-web."""
+    return _made_for.get()[1]
 
 
 def is_at_least(release: str, other: str) -> bool:
@@ -63,17 +70,18 @@ def is_at_least(release: str, other: str) -> bool:
     return one >= two
 
 
-def missing(op_type: str, release: str | None = None) -> frozenset[np.dtype]:
+def missing(op_type: str, release: str | None = None, web: bool | None = None) -> frozenset[np.dtype]:
     """Return the dtypes for which a release of the runtime has no kernel of an operator, or no exact one.
 
     Args:
       op_type: the operator.
       release: the release of the runtime; by default the oldest that models are made for.
+      web: whether onnxruntime-web has to have the kernel, too; by default if models are made for it.
 
     >>> sorted(dtype.name for dtype in missing("BitShift") - missing("BitShift", NEWEST))
     ['uint16']
     """
-    return _missing(op_type, release or current_release())
+    return _missing(op_type, release or current_release(), made_for_web() if web is None else web)
 
 
 def has_newer_kernel(op_type: str, since: int, dtype: np.dtype) -> bool:
@@ -86,13 +94,18 @@ def has_newer_kernel(op_type: str, since: int, dtype: np.dtype) -> bool:
 
 
 @functools.lru_cache(maxsize=2048)
-def _missing(op_type: str, release: str) -> frozenset[np.dtype]:
+def _missing(op_type: str, release: str, web: bool) -> frozenset[np.dtype]:
     releases = list(RELEASES)
     entries = (entry.partition("<") for entry in MISSING.get(op_type, "").split())
     names = [name for name, _, since in entries if not since or releases.index(release) < releases.index(since)]
     return frozenset(
         np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
-        for name in (*names, *BESIDE.get(op_type, ()), *_unregistered(op_type))
+        for name in (
+            *names,
+            *BESIDE.get(op_type, ()),
+            *_unregistered(op_type),
+            *(_missing_on_web(op_type) if web else ()),
+        )
     )
 
 
@@ -108,24 +121,36 @@ def _unregistered(op_type: str) -> Iterator[str]:
         yield from (name for name in _ASKED if not any(name in kernel[0] for kernel in kernels))
 
 
+def _missing_on_web(op_type: str) -> Iterator[str]:
+    """Yield the dtypes that no kernel of onnxruntime-web computes an operator in, in one version or another."""
+    for since in (since for name, since in WEB_KERNELS if name == op_type):
+        facts = schema.find("", op_type, since)
+        parameters, kernels = registered(op_type, since, web=True)
+        if facts is not None and parameters:
+            place = parameters.index(schema.type_parameter(facts))
+            yield from (name for name in _ASKED if not any(name in kernel[place] for kernel in kernels))
+
+
 Kernel = tuple[frozenset[str], ...]
 """The names of the dtypes that a kernel takes, by type parameter."""
 
 
 @functools.lru_cache(maxsize=512)
-def registered(op_type: str, since: int) -> tuple[tuple[str, ...], tuple[Kernel, ...]]:
-    """Return the type parameters of a version of an operator that no rule emits, and its kernels; () if all is served.
+def registered(op_type: str, since: int, web: bool = False) -> tuple[tuple[str, ...], tuple[Kernel, ...]]:
+    """Return the type parameters of a version of an operator, and its kernels; () if all is served, or is in `missing`.
+
+    Those of onnxruntime-web are known for all operators.
 
     >>> parameters, kernels = registered("RoiAlign", 16)
     >>> parameters, [tuple(map(sorted, kernel)) for kernel in kernels]
     (('T1', 'T2'), [(['float32'], ['int64']), (['float64'], ['int64'])])
     """
-    parameters, kernels = REGISTERED.get((op_type, since), ("", ""))
+    parameters, kernels = (WEB_KERNELS if web else REGISTERED).get((op_type, since), ("", ""))
     rows = (row.split() for row in kernels.split(", "))
     return tuple(parameters.split()), tuple(tuple(frozenset(kinds.split("/")) for kinds in row) for row in rows if row)
 
 
-def lacks_kernel(op_type: str, since: int, dtypes: Mapping[str, str]) -> bool:
+def lacks_kernel(op_type: str, since: int, dtypes: Mapping[str, str], web: bool = False) -> bool:
     """Whether no kernel takes these dtypes: their names, by type parameter.
 
     >>> lacks_kernel("OneHot", 11, {"T1": "int32", "T2": "int64", "T3": "float32"})
@@ -133,7 +158,7 @@ def lacks_kernel(op_type: str, since: int, dtypes: Mapping[str, str]) -> bool:
     >>> lacks_kernel("OneHot", 11, {"T1": "int64", "T2": "int64", "T3": "float32"})
     False
     """
-    parameters, kernels = registered(op_type, since)
+    parameters, kernels = registered(op_type, since, web)
     named = {"float16": ("float16", "float32")}
     wanted = [(place, named.get(dtypes[p], (dtypes[p],))) for place, p in enumerate(parameters) if p in dtypes]
     return bool(parameters) and not any(

@@ -54,6 +54,18 @@ class Schema:
         return self.outputs[min(index, len(self.outputs) - 1)]
 
 
+def type_parameter(facts: Schema) -> str:
+    """Return the type parameter that an operator computes in: that of its result, if an operand has it, or of the first.
+
+    >>> type_parameter(find("", "Where", 18)), type_parameter(find("", "Equal", 18))
+    ('T', 'T')
+    """
+    of_operands = [formal.type for formal in facts.inputs]
+    return next(
+        (formal.type for formal in facts.outputs[:1] if formal.type in of_operands), next(iter(of_operands), "")
+    )
+
+
 def default_of(facts: Schema, name: str) -> Any:
     """Return the default of an attribute of an operator of the default domain as a Python value; None if it has none.
 

@@ -118,6 +118,8 @@ def check(
     case = _Case(fn, rtol, atol, changes_state)
     first, *others = _variants(fn, specs, values, sizes, opsets, options)
     exported = case.run(first)
+    if not exported.x64:
+        assert "float64" not in exported.requirements.dtypes, "the model computes in float64, and the function does not"
     if "imported" not in left_out:
         case.run_imported(first, exported)
     if "printed" not in left_out:

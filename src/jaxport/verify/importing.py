@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport import jaxprs
+from jaxport.arguments import takes
 from jaxport.errors import InvalidArgument, JaxportError, ModelError, ValueNotKnown, check_inputs_exist
 from jaxport.export.delivery.runtime import Session, as_written, is_quantized
 from jaxport.export.ports import Port
@@ -37,6 +38,16 @@ LONGEST_COMPILED = 5000
 __all__ = ["Comparison", "caller", "sample", "verify_program"]
 
 
+@takes(
+    "verify",
+    inputs="arguments",
+    sizes="sizes",
+    rtol="tolerance",
+    atol="tolerance",
+    avoid="integers",
+    seed="count",
+    check="flag",
+)
 def verify_program(
     program: ImportedProgram,
     inputs: Sequence[object] | Parameters | None = None,

@@ -19,6 +19,7 @@ from jax.typing import DTypeLike
 from jaxport import jaxprs
 from jaxport.blocks.tracing import Traced
 from jaxport.blocks.ungrouping import ungroup
+from jaxport.errors import InvalidArgument
 from jaxport.export.ports import Port
 from jaxport.jaxprs import Array, Parameters, dims
 from jaxport.jaxprs.rewrite import EquationRewriting
@@ -167,6 +168,14 @@ def arguments(
       InvalidArgument: the sizes do not fit, or there is no such input to avoid integers for.
     """
     bounds, avoided = sampling.bounds(trace), sampling.avoided(drawn.avoid, ports)
+    for name in avoided:
+        if ports[name].dtype.kind not in "iu":
+            raise InvalidArgument(
+                f"the input `{name}` has no integers to avoid",
+                where="`verify(avoid=...)`",
+                why=f"it is {ports[name].dtype}",
+                instead="leave it out",
+            )
     searched = sampling.ordered(trace)
     place = {name: len(trace.in_avals) - len(traced) + index for index, name in enumerate(traced)}
     valid = {name: bounds.get(place[name], ()) for name in traced}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import numpy as np
 
+from jaxport.arguments import takes
 from jaxport.blocks.tracing import Traced, trace
 from jaxport.errors import InvalidArgument, check_inputs_exist
 from jaxport.export import failures, specs
@@ -36,6 +37,17 @@ if TYPE_CHECKING:
     from jaxport.export.exported_model import ExportedModel
 
 
+@takes(
+    "verify",
+    inputs="arguments",
+    sizes="sizes",
+    rtol="tolerance",
+    atol="tolerance",
+    avoid="integers",
+    seed="count",
+    check="flag",
+    per_block="flag",
+)
 def verify(
     exported: ExportedModel,
     inputs: Sequence[object] | Parameters | Sampler | None = None,
@@ -119,6 +131,15 @@ def _session(exported: ExportedModel) -> Session:
     return Session(exported.model, packs=False)
 
 
+@takes(
+    "verify_file",
+    sizes="sizes",
+    rtol="tolerance",
+    atol="tolerance",
+    avoid="integers",
+    seed="count",
+    check="flag",
+)
 def verify_file(
     path: str | os.PathLike[str],
     fn: PythonFunction,

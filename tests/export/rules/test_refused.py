@@ -32,14 +32,11 @@ def like(x):
     return jax.ShapeDtypeStruct(x.shape, x.dtype)
 
 
-COMPILED = jax.export.export(jax.jit(jnp.sin))(jnp.zeros(4))
-
 CASES = {
     "pure_callback": lambda x: jax.pure_callback(np.sin, like(x), x),
     "io_callback": lambda x: io_callback(np.sin, like(x), x),
     "ffi_call": lambda x: jax.ffi.ffi_call("native", like(x))(x),
     "pallas_call": double,
-    "call_exported": lambda x: COMPILED.call(x),
     "create_token": lambda x: lax.create_token(x),
     "after_all": lambda x: lax.after_all(),
     "check": lambda x: (checkify.check(x.sum() > 0, "negative"), x)[1],

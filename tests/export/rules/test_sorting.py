@@ -45,7 +45,6 @@ def test_every_dtype(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_top_k_of_every_dtype(dtype):
     values = special(dtype)
-    values = np.abs(values) if values.dtype.kind not in "iub" else values  # of zeros, XLA takes 0.0 before -0.0
     with jax.enable_x64(True):
         check(lambda x: lax.top_k(x, 5), spec(12, dtype=values.dtype), values=(values,))
 
@@ -108,7 +107,14 @@ def test_many_ties_keep_their_order():
 GRAPHS = {
     "integers": (jnp.sort, [i32("B", 5)], ["TopK[B, 5]"]),
     "the order of integers": (jnp.argsort, [i32("B", 5)], ["TopK -> Cast[B, 5]"]),
-    "floats": (jnp.sort, [f32("B", 5)], ["Cast -> Min -> Where -> TopK -> GatherElements[B, 5]", "IsNaN"]),
+    "floats": (
+        jnp.sort, [f32("B", 5)],
+        ["IsNaN -> Cast -> TopK -> GatherElements -> TopK -> GatherElements -> GatherElements[B, 5]", "Where"],
+    ),
+    "scores": (
+        lambda x: lax.top_k(jax.nn.sigmoid(x), 2)[0], [f32("B", 5)],
+        ["Sigmoid -> IsNaN -> Where -> TopK -> GatherElements[B, 2]"],
+    ),
     "two keys": (
         lambda x, y: lax.sort((x, y), num_keys=2), [i32(5), i32(5)],
         ["TopK -> GatherElements -> TopK -> GatherElements -> GatherElements", "GatherElements"],
@@ -134,3 +140,40 @@ def test_numbers_beyond_int32_keep_their_order_without_64_bits(function):
     for found in (exported(x), jaxport.from_onnx(exported.model)(x)):
         for got, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(function(x)), strict=True):
             np.testing.assert_array_equal(got, wanted)
+
+
+SELECTING = {
+    "largest": lambda x: lax.top_k(x, 12),
+    "nearest": lambda x: lax.top_k(-x, 5),
+    "nearest of all": lambda x: lax.top_k(-x, 12),
+    "negated twice": lambda x: lax.top_k(-lax.neg(x), 12),
+    "negated and moved": lambda x: lax.top_k(-x.reshape(3, 4), 3, axis=0),
+    "distances": lambda x: lax.top_k(-jnp.abs(x), 7),
+    "partition": lambda x: jnp.partition(x, 4),
+    "partition of the negative": lambda x: jnp.partition(-x, 4),
+    "argpartition": lambda x: jnp.argpartition(x, 4),
+    "argpartition of the negative": lambda x: jnp.argpartition(-x, 4),
+    "sort of the negative": lambda x: (jnp.sort(-x), jnp.argsort(-x)),
+    "scores": lambda x: lax.top_k(jax.nn.sigmoid(x), 5)[1],
+    "clamped by NaN": lambda x: (lax.clamp(x[1], x, x[0]), lax.clamp(x[7], x, x[0]), jnp.clip(x, -1, np.nan)),
+    "clipped by NaN": lambda x: (jnp.clip(x, x[1], 1), jnp.clip(x, -np.nan, 1), lax.clamp(np.array(np.nan, x.dtype), x, x[0])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("opset", [18, 26])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("name", SELECTING)
+def test_the_order_of_nan_and_of_zeros(name, dtype, opset):
+    """That of XLA's bits: NaN first, or last behind a negation; zeros by their signs."""
+    values = special(dtype)
+    with jax.enable_x64(dtype == "float64"):
+        exported = jaxport.to_onnx(SELECTING[name], [spec(12, dtype=dtype)], opset=opset)
+        expected = jax.tree.leaves(jax.jit(SELECTING[name])(values))
+        for found, wanted in zip(jax.tree.leaves(exported(values)), expected, strict=True):
+            found, wanted = np.asarray(found), np.asarray(wanted)
+            assert found.dtype == wanted.dtype
+            np.testing.assert_array_equal(found.astype(np.float64), wanted.astype(np.float64))
+            if found.dtype.kind not in "iu":  # no runtime promises the sign of a NaN
+                signs = [np.signbit(np.nan_to_num(x.astype(np.float64))) for x in (found, wanted)]
+                np.testing.assert_array_equal(*signs)
+    assert dtype == "float64" or "float64" not in exported.requirements.dtypes

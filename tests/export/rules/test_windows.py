@@ -170,6 +170,12 @@ def test_padding_stays_apart_from_the_pool_behind_it(name):
 MONOIDS = {
     "log of the sum": lambda x: lax.reduce_window(x, -jnp.inf, jnp.logaddexp, (1, 3, 2, 1), (1, 2, 1, 1), "SAME"),
     "started elsewhere": lambda x: lax.reduce_window(x, 2.0, lax.add, (1, 3, 2, 1), (1, 1, 2, 1), "VALID"),
+    "started elsewhere, padded": lambda x: (
+        lax.reduce_window(x, 2.0, lax.add, (1, 3, 2, 1), (1, 1, 2, 1), "SAME"),
+        lax.reduce_window(x, -3.0, lax.mul, (1, 3, 2, 1), (1, 1, 2, 1), ((0, 0), (2, 1), (0, 1), (0, 0))),
+        lax.reduce_window(x, 0.5, lax.max, (1, 2, 2, 1), (1, 1, 1, 1), "VALID", base_dilation=(1, 3, 2, 1)),
+        lax.reduce_window(x, 0.5, lax.min, (1, 2, 2, 1), (1, 1, 1, 1), "SAME", window_dilation=(1, 2, 1, 1)),
+    ),
     "started by a value": lambda x: lax.reduce_window(
         x, x[0, 0, 0, 0] * 0 + 1, lax.mul, (1, 3, 1, 1), (1, 1, 1, 1), "SAME"
     ),

@@ -302,7 +302,7 @@ class Models:
             if leaf is None:
                 leaf = Leaf(f"constant_{unknown}", constant, trainable=False, anonymous=True, owned=False)
                 unknown += 1
-            path = unused(leaf.path, taken)
+            path = unused(leaf.path or "value", taken)  # of a dict with the key ""
             taken.add(path)
             yield replace(leaf, path=path, value=constant)
 

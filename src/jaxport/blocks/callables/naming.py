@@ -28,7 +28,7 @@ def argument_values(
 
 
 def leaf_paths(named: Sequence[tuple[str, object]], is_variable: Callable[[object], bool]) -> list[str]:
-    """Return a path per leaf of the named trees; a variable, a box around an array, has the path of the box.
+    """Return a path per leaf of the named trees, each another; a variable, a box around an array, has the path of the box.
 
     >>> leaf_paths([("batch", {"ids": 1, "mask": (2, 3)})], lambda value: False)
     ['batch.ids', 'batch.mask.0', 'batch.mask.1']
@@ -39,7 +39,12 @@ def leaf_paths(named: Sequence[tuple[str, object]], is_variable: Callable[[objec
             # The key of the value within its box is internal to the box.
             below = [k[1:] for k, _ in jax.tree_util.tree_flatten_with_path(node)[0]] if is_variable(node) else [()]
             paths += [joined(name, dotted((*keys, *more))) for more in below]
-    return paths
+    if len(set(paths)) == len(paths):
+        return paths
+    unique: dict[str, None] = {}  # `{"a": {"b": …}, "a.b": …}` has one path twice
+    for path in paths:
+        unique[unused(path, unique)] = None
+    return list(unique)
 
 
 def dotted(keys: Sequence[object]) -> str:

@@ -119,10 +119,32 @@ def _sliding(original: PythonFunction) -> PythonFunction:
     return sliding
 
 
+def _windowed(original: PythonFunction) -> PythonFunction:
+    """Wrap attention, which makes the mask of a window from a list of the positions."""
+
+    @functools.wraps(original)
+    def dot_product_attention(
+        query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any
+    ) -> jax.Array:
+        window = options.get("local_window_size")
+        queries, keys = (jnp.shape(x)[-3] for x in (query, key))
+        if window is None or not any(map(is_symbolic_dim, (queries, keys))):
+            return original(query, key, value, bias, mask, **options)
+        left, right = (window, window) if isinstance(window, int) else window
+        places, others = jnp.arange(queries)[:, None], jnp.arange(keys)
+        inside = (places <= others + left) & (places >= others - right)
+        inside = jnp.expand_dims(inside, range(jnp.ndim(query) - 2))
+        mask = inside if mask is None else inside & mask
+        return original(query, key, value, bias, mask, **{**options, "local_window_size": None})
+
+    return dot_product_attention
+
+
 #: By name: the function, and what wraps it.
 OPEN_SIZES: dict[str, tuple[PythonFunction, Callable[[PythonFunction], PythonFunction]]] = {
     "associative_scan": (lax.associative_scan, _associative_scan),
     "convolve": (jnp.convolve, _sliding),
     "correlate": (jnp.correlate, _sliding),
+    "dot_product_attention": (jax.nn.dot_product_attention, _windowed),
     "searchsorted": (jnp.searchsorted, _searchsorted),
 }

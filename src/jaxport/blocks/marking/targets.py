@@ -69,7 +69,8 @@ def method_patches(
     forms = {(owner, name): form for framework in frameworks for owner, name, form in framework.open_sizes()}
     for classes, bases, methods in [*groups, (decorated, (), None)]:
         for cls in classes:
-            if package_of(cls) in LIBRARIES and not any("__call__" in vars(owner) for owner in cls.__mro__):
+            is_called = methods is not None or any("__call__" in vars(owner) for owner in cls.__mro__)
+            if package_of(cls) in LIBRARIES and not is_called:
                 continue  # a container of modules
             for owner in cls.__mro__:
                 if owner in bases or owner.__module__ in ("builtins", "abc", "typing"):

@@ -10,6 +10,7 @@ import functools
 import inspect
 import json
 import logging
+import math
 import platform
 import shlex
 import sys
@@ -24,12 +25,13 @@ from jaxport import __version__, lazy_sympy
 from jaxport.cli.files import output_file
 from jaxport.cli.tables import console
 from jaxport.cli.terminal import completion
+from jaxport.errors import InvalidArgument
 from jaxport.phases import progress
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from jaxport.jaxprs import PythonFunction
+    from jaxport.jaxprs import Parameters, PythonFunction
 
 __all__ = ["Settings", "command", "remark", "settings", "tell"]
 
@@ -108,8 +110,20 @@ def remark(text: str) -> None:
         tell({}, text)
 
 
-def command(app: typer.Typer, name: str) -> Callable[[PythonFunction], PythonFunction]:
-    """Register a function as a command, with the options that all commands have."""
+def command(
+    app: typer.Typer,
+    name: str,
+    needs: Mapping[str, Sequence[str]] | None = None,
+    unless: Mapping[str, str] | None = None,
+) -> Callable[[PythonFunction], PythonFunction]:
+    """Register a function as a command, with the options that all commands have.
+
+    Args:
+      app: where it is registered.
+      name: the name of the command.
+      needs: by parameter, those others of which one has to be given for it to have an effect.
+      unless: by parameter, another with which it has none.
+    """
     shared = {
         "as_json": (Json, False),
         "quiet": (Quiet, False),
@@ -121,10 +135,19 @@ def command(app: typer.Typer, name: str) -> Callable[[PythonFunction], PythonFun
         signature = inspect.signature(function, eval_str=True)
 
         @functools.wraps(function)
-        def run(*args: Any, as_json: bool, quiet: bool, verbose: bool, log_file: Path | None, **kwargs: Any) -> None:
+        def run(
+            *args: Any,
+            context: typer.Context,
+            as_json: bool,
+            quiet: bool,
+            verbose: bool,
+            log_file: Path | None,
+            **kwargs: Any,
+        ) -> None:
             settings.as_json, settings.quiet, settings.verbose = as_json, quiet, verbose
             _start_log(log_file)
             lazy_sympy.load_onnx_ir()
+            _check_options(context, kwargs, needs or {}, unless or {})
             with contextlib.nullcontext() if quiet or verbose else progress():
                 function(*args, **kwargs)
 
@@ -132,12 +155,43 @@ def command(app: typer.Typer, name: str) -> Callable[[PythonFunction], PythonFun
             inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
             for key, (kind, default) in shared.items()
         ]
+        options.append(inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
         own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in signature.parameters.values()]
         run.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
         app.command(name, cls=completion.Command)(run)
         return function
 
     return register
+
+
+def _check_options(
+    context: typer.Context, values: Parameters, needs: Mapping[str, Sequence[str]], unless: Mapping[str, str]
+) -> None:
+    """Refuse options that would have no effect, and numbers below 0, which no option takes."""
+    options = {str(parameter.name): f"`{parameter.opts[0]}`" for parameter in context.command.params}
+    sources = {name: context.get_parameter_source(name) for name in options}
+    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    where = f"`{context.command_path}`"
+    for name in [name for name in options if name in given]:
+        one_or_several = values.get(name)
+        for value in one_or_several if isinstance(one_or_several, list) else [one_or_several]:
+            if isinstance(value, int | float) and not (math.isfinite(value) and value >= 0):
+                raise InvalidArgument(f"{options[name]} is {value}, not a finite number, 0 or more", where=where)
+        if name in needs and given.isdisjoint(needs[name]):
+            others = " or ".join(options[other] for other in needs[name])
+            raise InvalidArgument(
+                f"{options[name]} is given without {others}",
+                where=where,
+                why="it would have no effect",
+                instead=f"add {others}, or leave it out",
+            )
+        if unless.get(name) in given:
+            raise InvalidArgument(
+                f"{options[name]} is given with {options[unless[name]]}",
+                where=where,
+                why="it would have no effect",
+                instead="leave one of them out",
+            )
 
 
 def _start_log(log_file: Path | None) -> None:

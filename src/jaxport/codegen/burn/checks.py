@@ -30,12 +30,12 @@ from jaxport.codegen.rust.tree import (
 )
 from jaxport.codegen.writing.size_names import LINEAR, ReadShape, SizeStatement, SolvedSize
 from jaxport.importer.traced.assumptions import Bounds
-from jaxport.importer.traced.conditions import names_in
 from jaxport.importer.traced.zero_sizes import may_be_nothing, size_text
 from jaxport.importer.values.host import Dim, HostValue, is_dim
 from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs.dim_text import symbols
 from jaxport.jaxprs.dims import evaluate
+from jaxport.sizes.conditions import SizeComparison
 
 __all__ = [
     "CHECK_HELPERS",
@@ -63,19 +63,17 @@ _DOCUMENTATION = "Checks the shapes of the inputs. `forward` does so, too, and p
 
 def check_text(
     inputs: Mapping[str, tuple[str, Variable]],
-    bounds: Mapping[str, Bounds],
     spelled: Mapping[str, str],
     read: Mapping[str, HostValue] = MappingProxyType({}),
-    constraints: Sequence[str] = (),
+    conditions: Sequence[SizeComparison] = (),
 ) -> str:
     """Return the method `check` of a model.
 
     Args:
       inputs: the name in the file and the variable of each argument of `forward`, by the name of the argument.
-      bounds: the sizes that the model accepts, by name.
       spelled: the names of sizes that Rust spells otherwise.
       read: the elements of those arguments that are sizes.
-      constraints: what has to hold of the sizes that are elements: equalities, and inequalities of several names.
+      conditions: what has to hold of sizes.
     """
     statements, known = _sizes({key: variable for key, (_, variable) in inputs.items()})
     for key, (label, variable) in inputs.items():
@@ -105,10 +103,7 @@ def check_text(
             called = path_call("sizes_in", own)
             needed = Array([_needed(size, known, "", 0) for size in sizes])
             statements.append(ExpressionStatement(Try(path_call("check_sizes", label, called, needed, declared))))
-    for size, (least, most) in bounds.items():
-        if size in known and (least > 1 or most is not None):
-            statements.append(ExpressionStatement(Try(size_check(size, (least, most)))))
-    statements += [_held(text) for text in constraints if names_in(text) <= known]
+    statements += [_held(one) for one in conditions if one.names <= known]
     last = statements[-1] if statements else None
     if isinstance(last, ExpressionStatement) and isinstance(last.value, Try):
         statements[-1] = Return(last.value.value)
@@ -122,11 +117,14 @@ def check_text(
     return function_text(function, [*known, *inputs], 1, spelled)
 
 
-def _held(constraint: str) -> RustStatement:
+def _held(asked: SizeComparison) -> RustStatement:
     """Return the check of an equality or an inequality of sizes, of which no side is less than 0."""
+    left, comparison, right = asked.left, asked.symbol, asked.right
+    if left in asked.names and right.isdecimal():
+        bounds = int(right) * (comparison != "<="), None if comparison == ">=" else int(right)
+        return ExpressionStatement(Try(size_check(left, bounds)))
     scope = SymbolicScope()
-    names = {name: symbolic_shape(name, scope=scope)[0] for name in sorted(names_in(constraint))}
-    left, comparison, right = re.split("([<>=]=)", constraint)
+    names = {name: symbolic_shape(name, scope=scope)[0] for name in sorted(asked.names)}
     if comparison != "==":
         difference = evaluate(left, names) - evaluate(right, names)
         left, right = _apart(str(difference if comparison == ">=" else -difference))

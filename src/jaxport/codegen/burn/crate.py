@@ -32,7 +32,6 @@ from jaxport.codegen.writing.size_names import element_names, size_names
 from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.names import unique
 from jaxport.importer.tensors.origins import WeightOrigin
-from jaxport.importer.traced.conditions import names_in
 from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
@@ -145,10 +144,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
     if inputs:
         labels = IdentityMap((variable, label) for label, variable in recorded.inputs.items())
         named = {key: (labels[variable], variable) for variable, key in inputs.items()}
-        assumed = recorded.assumed
-        held = [text for text in assumed.told if "==" in text or len(names_in(text)) > 1]
-        bounds = {name: assumed.bounds(name) for text in assumed.told for name in sorted(names_in(text))}
-        definitions[-1].further = check_text(named, {**bounds, **assumed.checked}, spelled, read, held)
+        definitions[-1].further = check_text(named, spelled, read, recorded.assumed.checks)
         private.helpers |= used(definitions[-1].further) & {*CHECK_HELPERS}
     parts = [one.text() for one in reversed(definitions)]
     if isinstance(result, tuple) and len(result) > MOST_TOGETHER:

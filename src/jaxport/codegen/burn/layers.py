@@ -359,7 +359,8 @@ def accepts(layer: Layer) -> bool:
         case "ConvTranspose":
             return len(config["kernel_size"]) <= 3 and transposed_padding(layer) is not None
         case "BatchNorm":
-            return config["axis"] == 1 and not config["training"] and config["epsilon"] > 0
+            is_second = config["axis"] == 1 or len(layer.inputs[0].shape) == 2
+            return is_second and not config["training"] and config["epsilon"] > 0
         case "RMSNorm":
             return config["epsilon"] > 0
         case "MultiHeadAttention":

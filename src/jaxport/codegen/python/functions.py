@@ -296,7 +296,8 @@ def _plain_numbers(step: Step, args: list[Any]) -> list[object]:
 
 def _weakened(step: Step, args: list[object]) -> list[object]:
     """`args` with Python numbers for scalars that take their dtype from another operand."""
-    positions = tuple(range(len(args))) if step.form == "operator" else _WEAK.get(step.name, ())
+    is_elementwise = step.form == "operator" and step.name != "@"
+    positions = tuple(range(len(args))) if is_elementwise else _WEAK.get(step.name, ())
     operands = [args[index] for index in positions if index < len(args)]
     arrays = [operand for operand in operands if isinstance(operand, Variable)]
     for index in positions:

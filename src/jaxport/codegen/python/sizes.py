@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from jaxport.codegen.writing.literals import attribute
+from jaxport.codegen.writing.literals import attribute, dim_expression
 from jaxport.codegen.writing.size_names import AxisSize, ReadShape, SizeStatement, SolvedSize
 
 __all__ = ["sizes_in_python"]
@@ -28,12 +28,13 @@ def _statement(statement: SizeStatement) -> ast.stmt:
         case SolvedSize():
             divided = f" // {statement.factor}" if statement.factor > 1 else ""
             return ast.parse(f"{statement.name} = {_text(statement.size)}{divided}").body[0]
-    refused = f"{_text(statement.size)} {statement.comparison} {statement.number}"
-    return ast.parse(f"if {refused}:\n    raise ValueError({statement.message!r})").body[0]
+    refused = f"{_text(statement.size)} {statement.comparison} {_text(statement.other)}"
+    found = "" if statement.comparison == "%" else f", not {{{_text(statement.size)}}}"
+    return ast.parse(f"if {refused}:\n    raise ValueError({'f' * bool(found)}{statement.message + found!r})").body[0]
 
 
-def _text(size: AxisSize | str) -> str:
-    if isinstance(size, str):
-        return size
+def _text(size: AxisSize | str | int) -> str:
+    if not isinstance(size, AxisSize):
+        return ast.unparse(dim_expression(size))
     text = f"{size.argument}.shape[{size.axis}]"
     return f"({text} {'-' if size.added < 0 else '+'} {abs(size.added)})" if size.added else text

@@ -8,7 +8,7 @@ that change a value (a row that is masked as a whole) are not among them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from jaxport.codegen.recorded.caches import cached_attention
 from jaxport.codegen.recorded.conjunctions import conjunctions
+from jaxport.codegen.recorded.functions import functions
 from jaxport.codegen.recorded.fusions import DOMAIN, attention, gated, gelu
 from jaxport.codegen.recorded.integers import integer_products
 from jaxport.codegen.recorded.lines import convolved_lines
@@ -81,13 +82,14 @@ def record_fused(
     strict: bool = False,
     reads_sizes: bool = False,
     has_helpers: bool = False,
+    primitives: Collection[str] | None = None,
 ) -> RecordedProgram:
     """Record a program as `jaxport.importer.traced.recorded_program.record` does, after the fusions.
 
     Unless it is `strict`, guards that act on NaN alone are gone if finite inputs and weights give none, and attention in
     bfloat16 and GELU in half precision are one operator, which rounds less often than the file. `reads_sizes` is for
     targets whose arrays have their sizes as the program runs. `has_helpers` is for those that copy functions in Python: attention
-    that JAX has no function for is one.
+    that JAX has no function for is one. `primitives` are those of JAX that the target has; all if None.
 
     >>> import onnx.parser
     >>> from jaxport.importer.program import from_onnx
@@ -100,7 +102,7 @@ def record_fused(
     """
 
     def attempt(inputs: dict[str, object]) -> RecordedProgram:
-        fused = _fused(program, _seen(program, inputs), strict=strict, has_helpers=has_helpers)
+        fused = _fused(program, _seen(program, inputs), strict=strict, has_helpers=has_helpers, primitives=primitives)
         return replace(record_once(fused, inputs), is_finite=_guards(fused.model) < _guards(program.model))
 
     return completed(program, inputs, attempt, reads_sizes)
@@ -180,6 +182,7 @@ def _fused(
     *,
     strict: bool = False,
     has_helpers: bool = False,
+    primitives: Collection[str] | None = None,
 ) -> ImportedProgram:
     """Return the program with operators instead of what spells them out; the program itself if nothing does."""
     model = program.model.clone()
@@ -201,6 +204,7 @@ def _fused(
     sizes = {value: results[0].data for value, results in known.items() if _is_of_sizes(results)}
     folding = partial(positions, sizes=sizes, strict=strict)
     rounds = (
+        ((partial(functions, opset=program.model.opset_imports.get("", 0), primitives=primitives),), _is_declared),
         ((folding, *FIRST, partial(cached_attention, has_helpers=has_helpers)), _is_declared),
         ((*FUSIONS, folding, conjunctions, partial(attention, strict=strict, has_helpers=has_helpers)), _is_exact),
         ((*IN_ANY_PRECISION, *(() if strict else ROUNDING_LESS)), _is_declared),

@@ -39,11 +39,11 @@ from jaxport.codegen.writing.naming.names import ModuleNames
 from jaxport.codegen.writing.naming.values import argument_description
 from jaxport.codegen.writing.size_names import size_statements
 from jaxport.importer.names import unique
-from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.traced.recorded_program import Fixed
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs.identity import IdentityMap
+from jaxport.sizes.conditions import SizeComparison
 
 __all__ = ["Classes", "Draft"]
 
@@ -87,7 +87,7 @@ class Classes(ABC, Generic[Library, Definition, Expression, Statement]):
       known_sizes: the names of sizes that arguments of the model have.
       result: the values that the model returns.
       outputs: the names of its results.
-      bounds, fixed: the sizes that it accepts where others have other results, and those that have to be a number.
+      checks, fixed: what has to hold of its sizes, and those that have to be a number, or another size.
       roles: the names of the arguments of modules whose values differ between calls.
       starts: how parameters begin, by name.
       drafts: the class of each module, as it was drafted.
@@ -105,7 +105,7 @@ class Classes(ABC, Generic[Library, Definition, Expression, Statement]):
     known_sizes: Collection[str]
     result: Any
     outputs: Mapping[Variable, str]
-    bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    checks: Sequence[SizeComparison] = ()
     fixed: Mapping[Variable, Fixed] = field(default_factory=dict)
     roles: dict[Variable, str] = field(default_factory=dict)
     starts: dict[str, Start] = field(default_factory=dict)
@@ -269,12 +269,12 @@ class Classes(ABC, Generic[Library, Definition, Expression, Statement]):
         printer.keep(module, {layer: self._layer_path(module, layer) for layer in _tied_layers(module)})
         result = self.result if is_root else module.outputs[0] if len(module.outputs) == 1 else module.outputs
         body = printer.body(module.items, result)
-        bounds = self.bounds if is_root else None
-        wanted = {*language.unread(), *(bounds or ())} & {*self.known_sizes}
+        checks = self.checks if is_root else None
+        wanted = ({*language.unread()} & {*self.known_sizes}).union(*(one.names for one in checks or ()))
         shaped = {text: variable for variable, text in arguments.items()}
         fixed = {text: self.fixed.get(variable, {}) for text, variable in shaped.items() if is_root}
         read, named = self._read(wanted) if is_root else ([], set())
-        reading, missing = size_statements(shaped, wanted - named, bounds, fixed)
+        reading, missing = size_statements(shaped, wanted - named, checks, fixed)
         sizes = tuple(sorted(missing))
         method = self._method(language, arguments, sizes, [*language.sizes(reading), *read, *body], result, is_root)
         name = base if is_root else class_name("" if elements_of(module) else module.type, module.path)

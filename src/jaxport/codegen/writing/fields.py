@@ -134,7 +134,7 @@ def fields_of(module: Module, reserved: Collection[str], spelled: Callable[[str]
                     _put(fields.lists[chosen], place, children[other])
     for variable, weight in module.weights.items():
         if isinstance(weight, Weight):
-            fields.weights[variable] = fields.fresh((weight_name if weight.trained else table_name)(weight.name))
+            fields.weights[variable] = fields.fresh(weight_name(weight.name))
     return fields
 
 

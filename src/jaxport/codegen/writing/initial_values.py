@@ -1,6 +1,6 @@
 """How the parameters that no layer has begin in a model that is made from scratch.
 
-Of a file with `pos_embed` (1, 197, 768), a vector `gamma` of numbers near one that is multiplied with, and a vector `beta`:
+Of a file with `pos_embed` (1, 197, 768), a vector `gamma` that is multiplied with, and a vector `beta`:
 
     self.pos_embed = nnx.Param(random.normal(…)); self.gamma = nnx.Param(jnp.ones(768)); self.beta = nnx.Param(jnp.zeros(768))
 """
@@ -24,29 +24,22 @@ __all__ = ["Start", "begun", "filled", "starts"]
 
 Start = Literal["zeros", "ones", "random"]
 
-NEAR_ONE = (0.1, 10.0)
-"""The median of scales that begin at one."""
-
 
 def starts(root: Module) -> dict[str, Start]:
-    """Return how parameters begin, by name: matrices are random, vectors ones where the file's scales are near one, or zeros.
+    """Return how parameters begin, by name: matrices are random, what is multiplied with is ones, and all else zeros.
 
-    Parameters whose names differ in numbers, such as those of blocks that are alike, begin alike.
+    Parameters whose names differ in numbers, such as those of blocks that are alike, begin alike. The values that the file
+    has do not matter: a model that is not trained yet prints as it does after training.
     """
-    scales: dict[str, list[np.ndarray]] = {}
     own = [
         (module, variable, weight) for module in root.walk() for variable, weight in module.weights.items()
         if isinstance(weight, Weight)
     ]  # fmt: skip
-    for module, variable, weight in own:
-        if not _is_matrix(weight) and _is_factor(module, variable):
-            scales.setdefault(_stem(weight), []).append(np.asarray(weight.read(), np.float64).ravel())
-    ones = {stem for stem, arrays in scales.items() if NEAR_ONE[0] < np.median(np.concatenate(arrays)) < NEAR_ONE[1]}
-    made: dict[str, Start] = {}
-    for module, variable, weight in own:
-        is_one = _stem(weight) in ones and _is_factor(module, variable)
-        made[weight.name] = "random" if _is_matrix(weight) else "ones" if is_one else "zeros"
-    return made
+    factors = {_stem(weight) for module, variable, weight in own if _is_factor(module, variable)}
+    return {
+        weight.name: "random" if _is_matrix(weight) else "ones" if _stem(weight) in factors else "zeros"
+        for _, _, weight in own
+    }
 
 
 def begun(weight: Weight, start: Start, dialect: Dialect) -> ast.expr:

@@ -69,8 +69,8 @@ def call(function: str | ast.expr, *args: ast.expr, **keywords: ast.expr) -> ast
     return ast.Call(callee, list(args), [ast.keyword(key, value) for key, value in keywords.items()])
 
 
-def dim_expression(dim: Dim) -> ast.expr:
-    """Return a symbolic size as Python computes it.
+def dim_expression(dim: Dim | str) -> ast.expr:
+    """Return a symbolic size, or its text, as Python computes it.
 
     >>> import jax.export
     >>> (batch,) = jax.export.symbolic_shape("batch")

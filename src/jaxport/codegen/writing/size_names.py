@@ -10,18 +10,19 @@ Of `x` of sizes `(batch, 4, 32*height)`:
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import jax
 
 from jaxport.errors import InvalidArgument
-from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.traced.recorded_program import Fixed
 from jaxport.importer.traced.zero_sizes import size_text
 from jaxport.importer.values.host import Dim, HostValue, is_dim
 from jaxport.importer.values.recording import Variable
+from jaxport.jaxprs.dim_text import symbols
+from jaxport.sizes.conditions import SizeComparison
 
 __all__ = [
     "LINEAR",
@@ -67,13 +68,23 @@ class SolvedSize:
 
 @dataclass(frozen=True)
 class RefusedSize:
-    """`if x.shape[2] % 32: raise …`: the sizes that are refused, and what is said of them."""
+    """`if x.shape[2] % 32: raise …`: the sizes that are refused, and what is said of them.
+
+    Attributes:
+      size: that of an axis, or an expression of names.
+      comparison: how it compares where it is refused.
+      other: a number, or another expression.
+      message: what is said, before what the size is.
+    """
 
     size: AxisSize | str
     comparison: Literal["!=", "<", ">", "%"]
-    number: int
+    other: int | str
     message: str
 
+
+_REFUSED: Mapping[str, Literal["!=", "<", ">"]] = {"==": "!=", ">=": "<", "<=": ">"}
+_HAS_TO_BE = {"==": "", ">=": "at least ", "<=": "at most "}
 
 SizeStatement = ReadShape | SolvedSize | RefusedSize
 
@@ -97,7 +108,7 @@ def _names(sizes: Iterable[Dim]) -> set[str]:
 def size_statements(
     arguments: Mapping[str, object],
     names: Collection[str],
-    bounds: Mapping[str, Bounds] | None = None,
+    checks: Sequence[SizeComparison] | None = None,
     fixed: Mapping[str, Fixed] | None = None,
 ) -> tuple[list[SizeStatement], set[str]]:
     """Return what reads the sizes that are wanted, and refuses those that the model does not accept.
@@ -105,8 +116,8 @@ def size_statements(
     Args:
       arguments: the variables that the names of arguments stand for.
       names: the sizes.
-      bounds: of the model itself, the sizes that it accepts, by name; inside it, inputs are as they have to be.
-      fixed: by argument and axis, the sizes of the model's inputs that have to be a number.
+      checks: of the model itself, what has to hold of its sizes; inside it, inputs are as they have to be.
+      fixed: by argument and axis, the sizes of the model's inputs that have to be a number, or another size.
 
     Returns:
       The statements, and the names that no argument has as the size of an axis.
@@ -114,18 +125,22 @@ def size_statements(
     Raises:
       InvalidArgument: there are such names, of the model itself.
     """
-    wanted = set(names)
+    others = [(argument, axis, *found) for argument, axes in (fixed or {}).items() for axis, found in axes.items()]
+    wanted = set(names).union(*(symbols(made) for *_, made in others if isinstance(made, str)))
     shapes = {
         name: [size_text(size) for size in tree.shape] for name, tree in arguments.items() if isinstance(tree, Variable)
     }
-    statements: list[SizeStatement] = []
-    for argument, axes in (fixed or {}).items():
-        for axis, (size, number) in axes.items():
-            statements.append(RefusedSize(AxisSize(argument, axis), "!=", number, f"{size} has to be {number}"))
+    statements: list[SizeStatement] = [
+        RefusedSize(AxisSize(argument, axis), "!=", number, f"{size} has to be {number}")
+        for argument, axis, size, number in others
+        if isinstance(number, int)
+    ]
+    read_from: set[tuple[str, int]] = set()
     for argument, sizes in shapes.items():
         read: list[str] = []
-        for size in sizes:
+        for axis, size in enumerate(sizes):
             read.append(size if size in wanted else "_")
+            read_from |= {(argument, axis)} if size in wanted else set()
             wanted -= {size}
         if {*read} - {"_"}:
             statements.append(ReadShape((*read,), argument))
@@ -133,14 +148,21 @@ def size_statements(
         linear = LINEAR.fullmatch(size)
         if linear is not None and linear["name"] in wanted:
             wanted -= {linear["name"]}
-            statements += _solved(argument, axis, linear)[0 if bounds is not None else -1 :]
-    if bounds is not None and wanted:
+            read_from.add((argument, axis))
+            statements += _solved(argument, axis, linear)[0 if checks is not None else -1 :]
+    if checks is not None and wanted:
         raise _unreadable(min(wanted))
-    for key, (least, most) in (bounds or {}).items():
-        if least > 1:
-            statements.append(RefusedSize(key, "<", least, f"{key} has to be at least {least}"))
-        if most is not None:
-            statements.append(RefusedSize(key, ">", most, f"{key} has to be at most {most}"))
+    statements += [
+        RefusedSize(AxisSize(argument, axis), "!=", made, f"{argument}.shape[{axis}] has to be {made}")
+        for argument, axis, _, made in others
+        if isinstance(made, str) and (argument, axis) not in read_from
+    ]
+    statements += [
+        RefusedSize(
+            one.left, _REFUSED[one.symbol], one.right, f"{one.left} has to be {_HAS_TO_BE[one.symbol]}{one.right}"
+        )
+        for one in checks or ()
+    ]
     return statements, wanted
 
 
@@ -158,5 +180,8 @@ def _solved(argument: str, axis: int, linear: re.Match[str]) -> list[SizeStateme
     """Return what computes the name in a size, and refuses one that has none."""
     offset = int(f"{linear['sign'] or ''}{linear['offset'] or 0}")
     size, factor = AxisSize(argument, axis, -offset), int(linear["factor"] or 1)
-    refused = RefusedSize(size, "%", factor, f"{argument}.shape[{axis}] has to be {linear[0]}")
-    return [*[refused] * (factor > 1), SolvedSize(linear["name"], size, factor)]
+    place, least = f"{argument}.shape[{axis}]", offset + factor
+    refused = [RefusedSize(size, "%", factor, f"{place} has to be {linear[0]}")] * (factor > 1)
+    if factor > 1 and offset > 0:  # the name is 1 or more
+        refused.append(RefusedSize(AxisSize(argument, axis), "<", least, f"{place} has to be at least {least}"))
+    return [*refused, SolvedSize(linear["name"], size, factor)]

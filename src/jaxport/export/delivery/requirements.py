@@ -140,11 +140,16 @@ def lacking(nodes: Iterable[ir.Node], opset: int, release: str) -> Iterator[str]
             yield f"{node.op_type} of {kernel}"
 
 
-def lack(node: ir.Node, opset: int, release: str) -> str | None:
-    """Return the dtype or the opset of the kernel that a release lacks for one node, or None."""
+def lack(node: ir.Node, opset: int, release: str, web: bool = False) -> str | None:
+    """Return the dtype or the opset of the kernel that a release lacks for one node, or None.
+
+    If `web` is set, so that of onnxruntime-web.
+    """
     if node.domain == "com.microsoft":
         return None
     facts = schema.find(node.domain, node.op_type, opset)
+    if web and facts is not None and not node.domain and (dtypes := unregistered(node, facts, web)) is not None:
+        return dtypes
     if node.op_type not in MISSING:
         return None if facts is None else unregistered(node, facts)
     if facts is None:
@@ -158,14 +163,14 @@ def lack(node: ir.Node, opset: int, release: str) -> str | None:
     return None
 
 
-def unregistered(node: ir.Node, facts: schema.Schema) -> str | None:
-    """Return the dtypes of a node if no kernel takes them, for an operator that no rule emits; else None."""
+def unregistered(node: ir.Node, facts: schema.Schema, web: bool = False) -> str | None:
+    """Return the dtypes of a node if no kernel takes them, for an operator that no rule emits or on the web; else None."""
     dtypes: dict[str, str] = {}
     inputs = ((value, facts.input(index)) for index, value in enumerate(node.inputs))
     for value, formal in (*inputs, *((value, facts.output(index)) for index, value in enumerate(node.outputs))):
         if value is not None and formal is not None and value.dtype is not None:
             dtypes.setdefault(formal.type, "string" if value.dtype is ir.DataType.STRING else value.dtype.numpy().name)
-    return ", ".join(dtypes.values()) if releases.lacks_kernel(node.op_type, facts.since, dtypes) else None
+    return ", ".join(dtypes.values()) if releases.lacks_kernel(node.op_type, facts.since, dtypes, web) else None
 
 
 def computed_in(node: ir.Node, facts: schema.Schema) -> np.dtype | None:

@@ -16,7 +16,7 @@ from jaxport.export.passes.inlining import inlining
 from jaxport.export.passes.openvino import shifts, spectra, untied, whole_blocks
 from jaxport.export.passes.tied import tied
 from jaxport.graph.editing import graphs, operator_name
-from jaxport.onnx_facts import releases
+from jaxport.onnx_facts import releases, web_kernels
 from jaxport.onnx_facts.kernels import RELEASES
 
 TargetName = Literal["onnx", "portable", "web", "openvino", "onnxruntime", "genai"]
@@ -53,6 +53,7 @@ class Target:
       experts: whether a mixture of experts becomes ONNX Runtime's MoE.
       signs_uint32: whether the runtime treats uint32 as signed, which makes comparisons and conversions of large values
         wrong.
+      web: whether the model has to run in onnxruntime-web too, in each of its builds.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Target:
     caches: bool = False
     experts: bool = False
     signs_uint32: bool = False
+    web: bool = False
 
     def __post_init__(self) -> None:
         if self.runtime is not None and self.runtime not in RELEASES:
@@ -122,6 +124,7 @@ TARGETS: dict[str, Target] = {
             runtime="1.20",
             domains=_MICROSOFT,
             without_dtypes=_NARROW | {"complex64", "complex128"},
+            web=True,
         ),
         Target(
             "onnxruntime",
@@ -228,9 +231,12 @@ def _objections(node: ir.Node, model: ir.Model, target: Target) -> Iterator[str]
         yield f"the target has no operators of {node.domain}"
     for dtype in sorted(requirements.dtypes_of(node.outputs) & target.without_dtypes):
         yield f"the target has no {dtype}"
-    kernel = requirements.lack(node, model.opset_imports[""], target.runtime) if target.runtime else None
+    opset = model.opset_imports[""]
+    kernel = requirements.lack(node, opset, target.runtime) if target.runtime else None
     if kernel is not None:
         yield f"ONNX Runtime {target.runtime}, which the target includes, has no {node.op_type} of {kernel}"
+    elif target.web and (kernel := requirements.lack(node, opset, target.release, web=True)) is not None:
+        yield f"a build of onnxruntime-web {web_kernels.RELEASE} has no {node.op_type} of {kernel}"
 
 
 def larger(target: Target) -> Iterator[Target]:

@@ -546,6 +546,8 @@ def _attribute(name: str, value: Any, facts: schema.Schema | None) -> ir.Attr:
             return ir.AttrStrings(name, list(value))
         case ir.AttributeType.TENSOR:
             return ir.AttrTensor(name, ir.Tensor(np.atleast_1d(value), dtype=data_type(np.asarray(value).dtype)))
+        case None if isinstance(value, np.ndarray):
+            return ir.AttrTensor(name, ir.Tensor(value, dtype=data_type(value.dtype)))
         case None:
             return ir.convenience.convert_attribute(name, value)
         case _:

@@ -15,6 +15,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jaxport.export.emit.value import Value
+from jaxport.onnx_facts import releases
 from jaxport.onnx_facts.releases import NEWEST, current_release, has_newer_kernel, lacks_kernel, missing, registered
 from jaxport.onnx_facts.schema import Schema, find
 
@@ -64,7 +65,7 @@ def for_a_kernel(
     cast: Callable[[Value, np.dtype], Value], op_type: str, facts: Schema, values: list[Value | None]
 ) -> list[Value | None]:
     """Return the operands in dtypes that a kernel takes together, such as indices in int64."""
-    dtypes = _wider_operands(op_type, facts, values)
+    dtypes = {} if op_type == "Cast" else _wider_operands(op_type, facts, values)
     for index, value in enumerate(values):
         formal = facts.input(index)
         if value is not None and formal is not None and formal.type in dtypes:
@@ -79,15 +80,16 @@ def _wider_operands(op_type: str, facts: Schema, values: Sequence[Value | None])
     """
     dtypes = types_of(facts, values)
     names = {parameter: dtype.name for parameter, dtype in dtypes.items()}
-    parameters, _ = registered(op_type, facts.since)
-    if len(parameters) < 2 or not lacks_kernel(op_type, facts.since, names):
+    web = releases.made_for_web() and bool(registered(op_type, facts.since, web=True)[0])
+    parameters, _ = registered(op_type, facts.since, web)
+    if len(parameters) < 2 or not lacks_kernel(op_type, facts.since, names, web):
         return {}
     results = {formal.type for formal in facts.outputs}
     free = [parameter for parameter in parameters if parameter in dtypes and parameter not in results]
     choices = [(names[parameter], *WIDER.get(names[parameter], ())) for parameter in free]
     cost = lambda each: sum(choice.index(name) for choice, name in zip(choices, each, strict=True))
     for chosen in sorted(itertools.product(*choices), key=cost):
-        if not lacks_kernel(op_type, facts.since, names | dict(zip(free, chosen, strict=True))):
+        if not lacks_kernel(op_type, facts.since, names | dict(zip(free, chosen, strict=True)), web):
             return {parameter: np.dtype(name) for parameter, name in zip(free, chosen, strict=True)}
     return {}
 
@@ -95,7 +97,7 @@ def _wider_operands(op_type: str, facts: Schema, values: Sequence[Value | None])
 def compute_dtype(op_type: str, facts: Schema, values: Sequence[Value | None]) -> np.dtype | None:
     """Return the dtype to compute in, or None if the operands' own dtype works or nothing wider exists."""
     parameter, dtype = type_parameter(facts, values)
-    return _compute_dtype(op_type, facts, parameter, dtype, current_release())
+    return _compute_dtype(op_type, facts, parameter, dtype, current_release(), releases.made_for_web())
 
 
 def dtype_of_kernel(op_type: str, opset: int, dtype: DTypeLike) -> np.dtype:
@@ -105,14 +107,18 @@ def dtype_of_kernel(op_type: str, opset: int, dtype: DTypeLike) -> np.dtype:
     ('float32', 'float32')
     """
     own, facts = np.dtype(dtype), find("", op_type, opset)
-    wider = None if facts is None else _compute_dtype(op_type, facts, facts.inputs[0].type, own, current_release())
-    return wider or own
+    if facts is None:
+        return own
+    web = releases.made_for_web()
+    return _compute_dtype(op_type, facts, facts.inputs[0].type, own, current_release(), web) or own
 
 
 @functools.lru_cache(maxsize=8192)
-def _compute_dtype(op_type: str, facts: Schema, parameter: str, dtype: np.dtype, oldest: str) -> np.dtype | None:
+def _compute_dtype(
+    op_type: str, facts: Schema, parameter: str, dtype: np.dtype, oldest: str, web: bool
+) -> np.dtype | None:
     accepted = next((f.dtypes for f in facts.inputs if f.type == parameter), frozenset())
-    has_kernel = dtype not in missing(op_type, oldest) and not has_newer_kernel(op_type, facts.since, dtype)
+    has_kernel = dtype not in missing(op_type, oldest, web) and not has_newer_kernel(op_type, facts.since, dtype)
     if not accepted or (dtype in accepted and has_kernel):
         return None
     if op_type == "Cast":  # a cast of its operand would be the same node again
@@ -124,6 +130,6 @@ def _compute_dtype(op_type: str, facts: Schema, parameter: str, dtype: np.dtype,
         for other in (dtype, *others):
             if other == dtype and has_newer_kernel(op_type, facts.since, dtype):
                 continue
-            if other in accepted and other not in missing(op_type, release):
+            if other in accepted and other not in missing(op_type, release, web):
                 return other if other != dtype else None
     return None

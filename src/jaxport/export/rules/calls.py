@@ -45,6 +45,14 @@ def jit(op, *operands, jaxpr, name, **_):
     return op.inline(jaxpr, *operands) if made is None else made
 
 
+@rule("call_exported", broadcasts=True)
+def call_exported(op, *operands, exported):
+    from jaxport.stablehlo.program import program_of
+
+    made = op.call(program_of(exported).flat, *operands)
+    return made if isinstance(made, list | tuple) else [made]
+
+
 @rule("custom_linear_solve", broadcasts=True)
 def custom_linear_solve(op, *operands, const_lengths, jaxprs):
     before = const_lengths.matvec + const_lengths.vecmat

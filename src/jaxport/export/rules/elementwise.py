@@ -258,7 +258,13 @@ def _all(x, value):
 @elementwise("clamp")
 def clamp(op, low, x, high):
     scalars = low.shape == high.shape == () and x.dtype != np.int64
-    return op.Clip(x, low, high) if scalars else minimum(op, maximum(op, x, low), high)
+    # The runtime's Clip passes over a bound that is NaN.
+    numbers = x.dtype.kind not in "fV" or not op.walker.keeps_nan or not any(map(_may_be_nan, (low, high)))
+    return op.Clip(x, low, high) if scalars and numbers else minimum(op, maximum(op, x, low), high)
+
+
+def _may_be_nan(x):
+    return x.constant is None or bool(np.isnan(x.constant).any())
 
 
 @elementwise("round")

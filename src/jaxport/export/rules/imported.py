@@ -63,6 +63,8 @@ def operator(op, *operands, block, jaxpr, operation):
     values, attributes = _written(op, facts, operation, operands)
     values = [x if x is None else newer.operand(op, place, x, x.shape) for place, x in enumerate(values)]
     types = {} if facts is None else _typed(op, facts, values)
+    if all(x is None or x.dtype != np.float64 for x in (*values, *op.outs)):  # as JAX computes without 64-bit types
+        attributes = {name: _narrowed(value) for name, value in attributes.items()}
     kind = "" if not values or values[0] is None else values[0].dtype.kind
     if operation.name in OPEN_ON_INTEGERS and kind and kind in "iu":
         op.decline("for integers ONNX leaves some results open, and ONNX Runtime ends where one is divided by zero")
@@ -79,7 +81,7 @@ def operator(op, *operands, block, jaxpr, operation):
     start = len(op.scope.nodes)
     made = op.emit(operation.name, *values, domain=operation.domain, outputs=len(stamps), results=stamps, **attributes)
     for node in op.scope.nodes[start:]:
-        kernel = requirements.lack(node, op.opset, releases.current_release())
+        kernel = requirements.lack(node, op.opset, releases.current_release(), releases.made_for_web())
         if kernel is not None:
             op.decline(f"ONNX Runtime has no {operator_name(node)} of {kernel}")
     made = made if isinstance(made, tuple) else (made,)
@@ -155,6 +157,12 @@ def _written(op, facts, operation, operands):
         values += [None] * (place + 1 - len(values))
         values[place] = op.const(np.asarray(value), dtype)
     return values, attributes
+
+
+def _narrowed(attribute):
+    """Return an attribute, a tensor of doubles as float32."""
+    is_double = isinstance(attribute, np.ndarray) and attribute.dtype == np.float64
+    return attribute.astype(np.float32) if is_double else attribute
 
 
 def _constant(op, known):

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from jaxport.export.emit.registry import rule
-from jaxport.jaxprs import jaxpr_as_fun
+from jaxport.jaxprs import dims, jaxpr_as_fun
 
 
 def reduced(op, op_type, x, axes):
@@ -39,7 +39,20 @@ def _sum_by_matmul(x, *, axes):
 
 @rule("reduce_prod")
 def reduce_prod(op, x, *, axes):
-    return reduced(op, "ReduceProd", x, axes) if axes else x
+    if not axes:
+        return x
+    return op.call(_product, x, axes=tuple(axes)) if x.dtype.kind in "iu" else reduced(op, "ReduceProd", x, axes)
+
+
+def _product(x, *, axes):
+    """Multiply halves until one element is left: the runtime's products of integers are those of floats."""
+    kept = [a for a in range(x.ndim) if a not in axes]
+    rows = x.transpose(*kept, *axes).reshape(*(x.shape[a] for a in kept), -1)
+    if not dims.is_static(rows.shape[-1]):
+        return _folded(x, jnp.ones((), x.dtype), axes=axes, combine=lax.mul)
+    while (half := rows.shape[-1] // 2) > 0:
+        rows = jnp.concatenate([rows[..., :half] * rows[..., half : 2 * half], rows[..., 2 * half :]], -1)
+    return jnp.ones(rows.shape[:-1], x.dtype) if rows.shape[-1] == 0 else rows.squeeze(-1)
 
 
 def extremum(op_type):
@@ -48,14 +61,14 @@ def extremum(op_type):
     def emits(op, x, *, axes):
         if not axes:
             return x
-        if x.dtype.kind in "iu" and x.dtype.itemsize == 8:  # the runtime compares int64 by halves, with wrong results
+        as_signed = x.dtype == np.uint32 and op.has("BitwiseXor")
+        # The runtime compares int64 by halves, with wrong results; only that is wider than uint32.
+        if x.dtype.kind in "iu" and (x.dtype.itemsize == 8 or (x.dtype == np.uint32 and not as_signed)):
             return op.call(_at_position, x, axes=tuple(axes), position=position)
-        if x.dtype == np.uint32 and op.has("BitwiseXor"):  # ordered as int32: JAX has wider types by choice only
+        if as_signed:  # ordered as int32: JAX has wider types by choice only
             half = op.const(1 << 31, np.uint32)
             signed = reduced(op, op_type, op.cast(op.BitwiseXor(x, half), np.int32), axes)
             return op.BitwiseXor(op.cast(signed, np.uint32), half)
-        if x.dtype == np.uint32:  # only int64 is wider
-            return op.cast(reduced(op, op_type, op.cast(x, np.float64), axes), np.uint32)
         result = reduced(op, op_type, x, axes)
         if x.dtype.kind not in "fV" or not op.walker.keeps_nan:
             return result

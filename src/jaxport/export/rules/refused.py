@@ -21,7 +21,6 @@ REASONS = {
     "ffi_call": "calls native code, which ONNX cannot hold; pass `rules={'ffi_call': ...}` with an equivalent JAX function",
     **{name: _KERNEL % name for name in _KERNELS},
     **{f"dot_product_attention_{which}_wrapper": _CUDNN for which in ("fwd", "bwd", "fp8_fwd", "fp8_bwd")},
-    "call_exported": "is already compiled, and its equations are no longer available; export the original function",
     **dict.fromkeys(("after_all", "create_token"), "orders effects, which ONNX does not have; pass arrays instead"),
     "unreachable": "raises a Python error if it is reached; return a value instead",
     "check": "raises a Python error; export `checkify.checkify(fn)`, which returns it",

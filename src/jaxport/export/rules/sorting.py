@@ -2,18 +2,25 @@
 
 TopK is stable in both directions, but orders NaN and the unsigned integers of 64 bits wrongly or not at all. So values
 are replaced by keys that TopK orders as JAX orders the values, and several keys are ordered by one TopK each, starting
-from the least significant one. JAX sorts -0.0 and 0.0 as equal; of equal elements top_k takes the first, as documented.
+from the least significant one.
+
+JAX sorts NaN last, and -0.0 and 0.0 as equal. The order of `top_k` is total, that of the bits: 0.0 is above -0.0, NaN above
+infinity, and NaN with a sign below everything. Before BitCast no operator sees that sign. Then it is what the program says:
+NaN has none, and a negation gives it one.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from jaxport.export.emit import intervals
 from jaxport.export.emit.registry import rule
 from jaxport.export.rules import window_starts
 from jaxport.jaxprs import dims
+from jaxport.onnx_facts import SELECTIONS
 
-WIDER_FLOAT = {"float16": np.float32, "bfloat16": np.float32, "float32": np.float64}
+POSITIVE = frozenset({"Sigmoid", "Softmax"})
+"""Operators that give neither -0.0 nor infinity."""
 
 
 @rule("sort", broadcasts=True, irrelevant=("is_stable",))
@@ -26,9 +33,9 @@ def sort(op, *xs, dimension, num_keys):
     return [taken(op, x, order, dimension) for x in xs]
 
 
-@rule("top_k")
+@rule("top_k", irrelevant=("is_stable",))
 def top_k(op, x, *, k, axis):
-    return chosen(op, x, k, axis, largest=True)
+    return chosen(op, x, k, axis, total_order(op, x), largest=True)
 
 
 @rule("approx_top_k", irrelevant=("recall_target", "reduction_input_size_override"))
@@ -36,7 +43,7 @@ def approx_top_k(op, x, *, k, reduction_dimension, is_max_k, aggregate_to_topk):
     axis = reduction_dimension % x.rank
     if dims.surely_differ(op.outs[0].shape[axis], k):
         op.refuse("keeps more than `k` elements; leave `aggregate_to_topk=True`")
-    return chosen(op, x, k, axis, largest=is_max_k)
+    return chosen(op, x, k, axis, order_keys(op, x), largest=is_max_k)
 
 
 def position(op_type):
@@ -59,16 +66,15 @@ rule("argmax")(position("ArgMax"))
 rule("argmin")(position("ArgMin"))
 
 
-def chosen(op, x, k, axis, *, largest):
-    """Return the first `k` values along an axis in order, and their positions."""
-    keys = order_keys(op, x)
+def chosen(op, x, k, axis, keys, *, largest):
+    """Return the first `k` values along an axis in the order of keys, and their positions."""
     values, order = ranked(op, keys, axis, k, largest=largest)
     values = values if keys == [x] else op.GatherElements(x, order, axis=axis)
     return values, op.cast(order, op.outs[1].dtype)
 
 
 def order_keys(op, x):
-    """Return keys that TopK orders as JAX orders `x`, the most significant first: NaN is largest, and equal to NaN."""
+    """Return keys that TopK orders as JAX sorts `x`, the most significant first: NaN is largest, and equal to NaN."""
     if x.dtype == np.uint64:
         return [op.cast(op.Add(x, op.const(1 << 63, np.uint64)), np.int64)]
     if x.dtype == np.uint32 and op.has("BitwiseXor"):  # runtimes would order it as int64, which JAX has by choice only
@@ -77,12 +83,41 @@ def order_keys(op, x):
         return [op.cast(x, np.uint8)]
     if x.dtype.kind in "iu" or not op.walker.keeps_nan:
         return [x]
-    nan, infinity = op.IsNaN(x), op.const(np.inf, WIDER_FLOAT.get(x.dtype.name, x.dtype))
-    if x.dtype == np.float64:
-        return [op.cast(nan, np.uint8), op.Where(nan, infinity, x)]
-    # A wider dtype has room for NaN above infinity.
-    largest = op.const(np.finfo(infinity.dtype).max, infinity.dtype)
-    return [op.Where(nan, infinity, op.Min(op.cast(x, infinity.dtype), largest))]
+    nan, number = with_infinity(op, x)
+    return [number] if intervals.below_infinity(x) else [number, op.cast(nan, np.uint8)]
+
+
+def total_order(op, x):
+    """Return keys that TopK orders as `top_k` orders `x`, the most significant first."""
+    if x.dtype.kind in "iub" or not op.walker.keeps_nan:
+        return order_keys(op, x)
+    sign = -1 if nan_has_sign(x) else 1
+    nan, number = with_infinity(op, x, sign)
+    computed = x.origin.operands[0].origin if x.origin is not None and x.origin.op_type == "Cast" else x.origin
+    if computed is not None and computed.op_type in POSITIVE:
+        return [number]
+    if op.has("BitCast"):
+        integer = np.dtype(f"int{8 * x.dtype.itemsize}")
+        bits = op.BitCast(x, to=integer)
+        reversed_bits = op.BitwiseXor(bits, op.const(np.iinfo(integer).max, integer))
+        return [op.Where(op.Less(bits, op.const(0, integer)), reversed_bits, bits)]
+    # The reciprocals of both zeros are infinities, that of infinity is zero.
+    return [number, op.Where(nan, op.const(sign * np.inf, x.dtype), op.Reciprocal(x))]
+
+
+def with_infinity(op, x, sign=1):
+    """Return where `x` is NaN, and `x` with an infinity there."""
+    nan = op.IsNaN(x)
+    return nan, op.Where(nan, op.const(sign * np.inf, x.dtype), x)
+
+
+def nan_has_sign(x):
+    """Whether an odd number of operators that change the sign is between `x` and the value whose NaN it has."""
+    origin, signed = x.origin, False
+    while origin is not None and origin.op_type in {"Neg", "Sigmoid", "Cast", *SELECTIONS}:
+        signed ^= origin.op_type in ("Neg", "Sigmoid")  # XLA's logistic is 1 / (1 + exp(-x))
+        origin = origin.operands[0].origin
+    return signed
 
 
 def ranked(op, keys, axis, count, *, largest):

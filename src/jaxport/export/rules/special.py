@@ -227,7 +227,7 @@ def zeta(x, q):
         b = b / a
     at_pole = (q <= 0) & (q == jnp.floor(q))
     nan, infinity = (np.asarray(v, x.dtype) for v in (np.nan, np.inf))
-    undefined = (x < 1) | ((q <= 0) & (x != jnp.floor(x)) & ~at_pole)
+    undefined = (x < 1) | jnp.isinf(x) | ((q <= 0) & (x != jnp.floor(x)) & ~at_pole)
     even = x == 2 * jnp.floor(x / 2)
     pole = jnp.where(even & (x == jnp.floor(x)), infinity, nan)
     return jnp.where(x == 1, infinity, jnp.where(undefined, nan, jnp.where(at_pole, pole, total)))

@@ -139,15 +139,13 @@ MAX = Reduction(
     lowest,
     jnp.max,
     max_pool,
-    computed_in(
-        uint8="bool uint8", int8="int8", float32="int16 uint16 float16 bfloat16 float32", float64="int32 uint32 float64"
-    ),
+    computed_in(uint8="bool uint8", int8="int8", float32="int16 uint16 float16 bfloat16 float32", float64="float64"),
 )
 MIN = Reduction(
     highest,
     jnp.min,
     min_pool,
-    computed_in(float32="bool int8 uint8 int16 uint16 float16 bfloat16 float32", float64="int32 uint32 float64"),
+    computed_in(float32="bool int8 uint8 int16 uint16 float16 bfloat16 float32", float64="float64"),
 )
 
 
@@ -172,7 +170,24 @@ def reduce_window(op, *operands, jaxpr, consts, **parameters):
     window, count = window_over(**parameters), len(operands) // 2
     xs, initial = operands[:count], operands[count:]
     views = [flat_views(op, x, window, start) for x, start in zip(xs, initial, strict=True)]
-    return op.call(folded, *views, *initial, combine=jaxpr_as_fun(ClosedJaxpr(jaxpr, consts)))
+    combine = jaxpr_as_fun(ClosedJaxpr(jaxpr, consts))
+    if all(w.base_dilation == 1 and all(dims.same(pad, 0) for pad in w.pads) for w in window):
+        return op.call(folded, *views, *initial, combine=combine)
+    # What is around and between the data is passed over: the initial value, which may change others, is used once.
+    inside = flat_views(op, op.expand(op.const(True), xs[0].shape), window, op.const(False))
+    return op.call(folded, inside, *views, op.const(True), *initial, combine=of_those_inside(combine))[1:]
+
+
+def of_those_inside(combine):
+    """Return the function that combines those of its operands, led by a flag, whose flag is set."""
+
+    def combined(*operands):
+        (first, *xs), (second, *ys) = operands[: len(operands) // 2], operands[len(operands) // 2 :]
+        both = combine(*xs, *ys)
+        kept = [jnp.where(first & second, b, jnp.where(first, x, y)) for b, x, y in zip(both, xs, ys, strict=True)]
+        return [first | second, *kept]
+
+    return combined
 
 
 def flat_views(op, x, window, fill):

@@ -121,6 +121,8 @@ def form_of(array: np.ndarray) -> Form | None:
     first = int(array.flat[0])
     steps = [int(array[(0,) * axis + (1,) + (0,) * (array.ndim - axis - 1)]) - first if size > 1 else 0
              for axis, size in enumerate(array.shape)]  # fmt: skip
+    if abs(first) + sum(abs(step) * (size - 1) for step, size in zip(steps, array.shape, strict=True)) >= 1 << 63:
+        return None
     expected = np.full(array.shape, first, np.int64)
     for axis, step in enumerate(steps):
         along = np.arange(array.shape[axis], dtype=np.int64) * step

@@ -133,6 +133,8 @@ def activations(model: ir.Model, table: Sequence[Activation] = ACTIVATIONS) -> s
             if match is not None and same_but_for_ones(match.x, result):
                 dtype = ir.DataType.FLOAT if result.dtype is ir.DataType.BFLOAT16 else result.dtype
                 numbers = [x for x in activation.values(match.parameters) if isinstance(x, float)]
+                if any(map(np.isnan, match.parameters.values())):  # runtimes pass over a limit that is NaN
+                    return f"{activation.op_type} with a number that is NaN"
                 hindrance = obstacle(activation.op_type, dtype, opset, numbers)
                 if hindrance is None:
                     return _fusion(activation, match, result)

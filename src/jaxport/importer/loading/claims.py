@@ -13,7 +13,8 @@ from jaxport.onnx_facts import ROLES, STATE_DICT
 __all__ = ["Role", "claims", "state_dict_names", "with_claims"]
 
 Role = Literal["parameter", "statistic", "constant"]
-"""What an initializer is: training changes a parameter, calls in training change a statistic, nothing changes a constant."""
+"""What an initializer is: training changes a parameter, a statistic is other state of the model, such as what calls in training
+change, and nothing changes a constant."""
 
 MOST_CLAIMS = 2**24
 """The longest text of roles that is read."""
@@ -32,10 +33,13 @@ def claims(model: ir.Model) -> dict[str, Role]:
     return claimed
 
 
-def state_dict_names(model: ir.Model) -> list[str]:
-    """Return the names of the state dict of the module that a model was made of, if it says them."""
+def state_dict_names(model: ir.Model) -> dict[str, str]:
+    """Return the names of the state dict of the module that a model was made of, if it says them: each with the first of its tensor."""
     names = _json(model, STATE_DICT)
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    if isinstance(names, list):  # of a file of before ties were written
+        names = {name: name for name in names if isinstance(name, str)}
+    firsts = names.items() if isinstance(names, dict) else ()
+    return {name: first for name, first in firsts if isinstance(first, str)}
 
 
 def _json(model: ir.Model, key: str) -> object:

@@ -7,11 +7,14 @@ memory-mapped and read when they are used.
 from __future__ import annotations
 
 import os
+import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 import onnx
+import onnx.serialization
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, Message
 
@@ -23,6 +26,7 @@ from jaxport.importer.loading.gate import Gate, tensors
 from jaxport.importer.loading.lifting import has_hidden, lift
 from jaxport.importer.loading.mapping import Buffer
 from jaxport.importer.loading.ordering import in_order
+from jaxport.jaxprs.identity import is_lent, owned
 
 __all__ = ["ModelSource", "as_written", "is_source", "load", "unreadable"]
 
@@ -89,7 +93,7 @@ def unreadable(path: str | os.PathLike[str]) -> str:
     if not path.is_file():
         return "it is a folder" if path.is_dir() else "it is not a regular file"
     try:
-        proto = _parse(Buffer(path), f"`{path}`")
+        proto = _as_text(path) or _parse(Buffer(path), f"`{path}`")
     except (ModelError, OSError) as error:
         return error.why if isinstance(error, ModelError) else error.strerror or str(error)
     return "" if proto.HasField("graph") else "it has no graph: it is truncated, or something else"
@@ -99,19 +103,33 @@ def _own_tensors(model: ir.Model, limits: Limits) -> ir.Model:
     """Return the model, or a copy of it whose external tensors passed the gate, and whose weights are initializers."""
     gate = Gate(None, (), "the `onnx_ir.Model`", Budget(limits))
     external = gate.has_external(model)
-    if not external and not has_hidden(model):
+    if not external and not has_hidden(model) and not any(_lent(model)):
         return in_order(model, own=False)
     copy = model.clone()
+    for value, tensor in _lent(copy):
+        value.const_value = ir.Tensor(owned(tensor.raw), tensor.dtype, name=tensor.name, doc_string=tensor.doc_string)
     if external:
         gate.take(copy)
     lift(copy)
     return in_order(copy)
 
 
+def _lent(model: ir.Model) -> Iterator[tuple[ir.Value, ir.Tensor]]:
+    """Yield the initializers whose elements the user may still change."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.Tensor) and is_lent(tensor.raw):
+                yield value, tensor
+
+
 def _replaceable(path: Path, limits: Limits) -> ir.Model:
     """Load the model of a file, even if a save replaces it, and its data file, in the meantime."""
     while True:
-        buffer, folders = Buffer(path), (path.parent.resolve(), path.resolve().parent)
+        folders = path.parent.resolve(), path.resolve().parent
+        if (proto := _as_text(path)) is not None:
+            return _loaded(proto, Gate(None, folders, f"`{path}`", Budget(limits)))
+        buffer = Buffer(path)
         try:
             return _loaded(_parse(buffer, f"`{path}`"), Gate(buffer, folders, f"`{path}`", Budget(limits)))
         except (ModelError, OSError):  # the data may vanish after it was located, and before it is opened
@@ -175,14 +193,59 @@ def _import_once(proto: onnx.ModelProto) -> None:
 
 def _parse(data: Buffer, origin: str) -> onnx.ModelProto:
     try:
-        return onnx.ModelProto.FromString(without_data(data.view))
+        proto = onnx.ModelProto.FromString(without_data(data.view))
     except DecodeError as error:
+        _refuse_others(bytes(data.view[:512]), origin)
         raise ModelError(
             "this is not an ONNX model",
             where=origin,
             why=f"it is truncated or damaged ({error})",
             instead="export it again",
         ) from error
+    if not proto.HasField("graph"):
+        _refuse_others(bytes(data.view[:512]), origin)
+    return proto
+
+
+OTHERS = (
+    (rb"version https://git-lfs", "a pointer of Git LFS, which stands for the file", "run `git lfs pull`"),
+    (rb"....ORTM", "a file of ONNX Runtime's own format (.ort)", "give the ONNX file that it was made of"),
+    (rb"....TFL3", "a file of TensorFlow Lite", "convert it by tf2onnx: `python -m tf2onnx.convert --tflite`"),
+    (rb"PK\x03\x04", "a zip archive, as those of `torch.save` and Keras are", "unpack it, or export the model to ONNX"),
+    (
+        rb"\s*<(!doctype|html|\?xml)",
+        "a page of HTML or XML, as servers send in place of a file",
+        "download the file itself",
+    ),
+    (rb"\x89HDF", "a file of HDF5, as those of Keras are", "export the model to ONNX"),
+    (rb"\x1f\x8b", "compressed by gzip", "unpack it"),
+    (rb"\x80[\x02-\x05]", "a pickle, as older files of `torch.save` are", "export the model to ONNX"),
+    (rb".{7}\x00\{\"", "a file of safetensors: weights without a graph", "export the model to ONNX"),
+)
+"""Files that are taken for ONNX models: how they begin, what they are, and what to do."""
+
+
+def _refuse_others(head: bytes, origin: str) -> None:
+    """Refuse a file that is something else, by its name."""
+    for pattern, what, instead in OTHERS:
+        if re.match(pattern, head, re.IGNORECASE | re.DOTALL):
+            raise ModelError("this is not an ONNX model", where=origin, why=f"it is {what}", instead=instead)
+
+
+def _as_text(path: Path) -> onnx.ModelProto | None:
+    """Return the model of a file that is text, as `onnx.load` reads it; None for others."""
+    form = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
+    if form in (None, "protobuf"):
+        return None
+    data = path.read_bytes()
+    _refuse_others(data[:512], f"`{path}`")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # one of the formats says that it is experimental
+            return onnx.serialization.registry.get(form).deserialize_proto(data, onnx.ModelProto())
+    except Exception as error:  # each format has errors of its own
+        why = f"it cannot be read as {form}: {str(error).splitlines()[0][:200] if str(error) else type(error).__name__}"
+        raise ModelError("this is not an ONNX model", where=f"`{path}`", why=why, instead="export it again") from error
 
 
 def _holders(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.NodeProto]:

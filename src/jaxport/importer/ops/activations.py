@@ -50,6 +50,8 @@ def log_softmax_of_rows(input, *, axis=1):
 
 @op("Hardmax", since=1, until=12)
 def hardmax_of_rows(input, *, axis=1):
+    if 0 in input.shape:
+        return input
     kept = input.shape[: input.ndim - len(_from(axis, input))]
     rows = jnp.reshape(input, (*kept, -1))
     return jnp.reshape(hardmax(rows), input.shape)

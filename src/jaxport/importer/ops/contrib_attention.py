@@ -104,6 +104,10 @@ class HeadAttributes:
         """Return the result and the scores of heads (batch, heads, length, size); `before` keys precede the queries."""
         padding = _padding(mask, q.shape[0], k.shape[2], self.mask_filter_value, q.dtype)
         causal = positions(q.shape[2], k.shape[2], before) >= 0 if self.unidirectional else None
+        if (
+            causal is not None and k.shape[2] != before + q.shape[2]
+        ):  # the last query sees all keys, if there are more of them
+            causal = causal | (jnp.arange(q.shape[2])[:, None] == q.shape[2] - 1)
         return _attended(q, k, v, padding, term, causal=causal, scale=self.scale)
 
 

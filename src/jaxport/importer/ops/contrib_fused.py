@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from jaxport.blocks.block import FrozenMapping
 from jaxport.importer.ops.activations import gelu, hard_sigmoid
 from jaxport.importer.ops.casting import at_least_single
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
@@ -125,26 +126,26 @@ def skip_group_norm(X, gamma, beta, skip, bias=None, *, activation, channels_las
     return group_norm(total, gamma, beta, **options), total
 
 
-def _activated(y: Tensor, name: str | None, parameters: Sequence[float] = ()) -> Tensor:
-    """Apply the activation that is fused with an operator to its result `y`."""
+def _activated(y: Tensor, name: str | None, parameters: Mapping[str, float] = FrozenMapping()) -> Tensor:
+    """Apply the activation that is fused with an operator to its result `y`; parameters that it does not have mean nothing."""
     functions = {
-        None: lambda x: x,
-        "": lambda x: x,
-        "Relu": nn.relu,
-        "Sigmoid": nn.sigmoid,
-        "Tanh": jnp.tanh,
-        "LeakyRelu": lambda x, alpha=0.01: nn.leaky_relu(x, alpha),
-        "Elu": lambda x, alpha=1.0: nn.elu(x, alpha),
-        "Softplus": nn.softplus,
-        "Softsign": nn.soft_sign,
-        "ThresholdedRelu": lambda x, alpha=1.0: jnp.where(x > alpha, x, 0),
-        "Clip": jnp.clip,
-        "HardSigmoid": lambda x, alpha=0.2, beta=0.5: hard_sigmoid(x, alpha=alpha, beta=beta),
-        "HardSwish": nn.hard_swish,
-        "Gelu": lambda x: nn.gelu(x, approximate=False),
+        None: lambda x, **_: x,
+        "": lambda x, **_: x,
+        "Relu": lambda x, **_: nn.relu(x),
+        "Sigmoid": lambda x, **_: nn.sigmoid(x),
+        "Tanh": lambda x, **_: jnp.tanh(x),
+        "LeakyRelu": lambda x, alpha=0.01, **_: nn.leaky_relu(x, alpha),
+        "Elu": lambda x, alpha=1.0, **_: nn.elu(x, alpha),
+        "Softplus": lambda x, **_: nn.softplus(x),
+        "Softsign": lambda x, **_: nn.soft_sign(x),
+        "ThresholdedRelu": lambda x, alpha=1.0, **_: jnp.where(x > alpha, x, 0),
+        "Clip": lambda x, alpha=None, beta=None, **_: jnp.clip(x, alpha, beta),
+        "HardSigmoid": lambda x, alpha=0.2, beta=0.5, **_: hard_sigmoid(x, alpha=alpha, beta=beta),
+        "HardSwish": lambda x, **_: nn.hard_swish(x),
+        "Gelu": lambda x, **_: nn.gelu(x, approximate=False),
     }
     refuse(name not in functions, f"the activation `{name}`; {', '.join(filter(None, functions))} are")
-    return functions[name](y, *parameters)
+    return functions[name](y, **parameters)
 
 
 def _transposed(x: Tensor, last: int, batch: int) -> Tensor:
@@ -163,8 +164,8 @@ class ActivationAttributes:
 
     def of(self, y: Tensor, name: str | None) -> Tensor:
         """Return the result `y` of a product with the activation applied."""
-        constants = (self.activation_alpha, self.activation_beta, self.activation_gamma)
-        return _activated(y, name, [constant for constant in constants if constant is not None])
+        constants = {"alpha": self.activation_alpha, "beta": self.activation_beta, "gamma": self.activation_gamma}
+        return _activated(y, name, {key: constant for key, constant in constants.items() if constant is not None})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +208,8 @@ def fused_gemm(
 @image_op(DOMAIN, "FusedConv", since=1)
 def fused_conv(layout, X, W, B=None, Z=None, *, activation=None, activation_params=None, window: ConvolutionAttributes):
     y = conv(layout, X, W, B, window=window)
-    return _activated(y if Z is None else y + Z, activation, activation_params or ())
+    parameters = dict(zip(("alpha", "beta"), activation_params or (), strict=False))
+    return _activated(y if Z is None else y + Z, activation, parameters)
 
 
 op(DOMAIN, "NhwcFusedConv", since=1)(in_layout(CHANNELS_LAST, fused_conv))

@@ -76,6 +76,8 @@ def non_max_suppression(
     center_point_box=0,
     bound: SizeBound = None,
 ):
+    if bound == 0:
+        return host(np.zeros((0, 3)), np.int64)
     most = 0 if max_output_boxes_per_class is None else max_output_boxes_per_class.item()
     iou, score = (None if x is None else jnp.reshape(x, ()) for x in (iou_threshold, score_threshold))
     arguments = (boxes, scores, most, 0.0 if iou is None else iou, score, bool(center_point_box))

@@ -264,7 +264,7 @@ def updated_slice(data, new, position, width: Host | None = None, highest: Host 
 def _check_inside(size: Dim, length: Dim, highest: Dim = 0) -> None:
     """Check that a part of `size` entries, which begins at `highest` at most, is inside an axis of some length."""
     if (is_dim(size) or is_dim(length)) and not dims.known(lambda: size <= length):
-        raise SizesNeeded(f"{length} >= {size}", checked=False)
+        raise SizesNeeded(f"{length} >= {size}")
     if highest + size > length:
         raise ModelError(
             f"a part of {size} entries that may begin at {highest} does not fit into {length}",

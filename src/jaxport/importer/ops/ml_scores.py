@@ -31,7 +31,7 @@ def transformed(scores: Tensor, transform: str) -> Tensor:
     return functions[transform](scores)
 
 
-def two_classes(score: Tensor, transform: str, opposite: float = 0.0) -> Tensor:
+def two_classes(score: Tensor, transform: str, opposite: float) -> Tensor:
     """Return the scores of both classes from the score (samples, 1) of the second: the first has `opposite - score`."""
     if transform == "LOGISTIC":
         return nn.sigmoid(jnp.concatenate([-score, score], axis=1))
@@ -168,7 +168,11 @@ def svm_classifier(
     count = labels.count
     if not vectors_per_class:
         scores = _weighted(x, coefficients, count, None) + rho[0]
-        return labels.at(jnp.argmax(scores, axis=1)), transformed(scores, transform)
+        index = jnp.argmax(scores, axis=1)
+        if count == 2:  # the second class wins if any is likely, as for one score
+            best = jnp.max(scores, axis=1)
+            index = jnp.where(best >= 0.5 if min(coefficients) >= 0 else best > 0, 1, index)
+        return labels.at(index), transformed(scores, transform)
     pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
     kernels = machine.kernel(x, sum(vectors_per_class))
     decisions = kernels @ _of_pairs(coefficients, vectors_per_class, pairs) + np.array(rho, np.float32)
@@ -179,7 +183,7 @@ def svm_classifier(
     if prob_a:
         scores = transformed(_probabilities(decisions, prob_a, prob_b, pairs, count), transform)
     elif count == 2:
-        scores = two_classes(decisions, transform)
+        scores = two_classes(decisions, transform, 1.0 if transform.startswith("SOFTMAX") else 0.0)
     else:
         scores = transformed(decisions, transform)
     return labels.at(jnp.argmax(votes, axis=1)), scores

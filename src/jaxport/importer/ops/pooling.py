@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
+from jax.core import max_dim
 
 from jaxport.importer.ops.arithmetic import divide
 from jaxport.importer.ops.convolution import WindowAttributes
@@ -54,11 +55,18 @@ def _clipped(size: Dim, kernel: int, stride: int, dilation: int, around: tuple[i
 
 
 def _rounded_up(size: Dim, kernel: int, stride: int, dilation: int, around: tuple[int, int]) -> tuple[int, Dim]:
-    """Return the padding with what a last, incomplete window needs; it has to start inside the input or its padding."""
+    """Return the padding with what a last, incomplete window needs; it has to start inside the input or its padding.
+
+    It lacks `mod(-beyond, stride)` elements, and starts there if these are less than `room`: a formula, so that nothing is
+    decided about a size that is open.
+    """
     low, high = around
     span = (kernel - 1) * dilation + 1
-    missing = (span - size - low - high) % stride
-    return low, high + missing if missing < span - high else high
+    beyond, room = size + low + high - span, min(span - high, stride)
+    if room <= 0:
+        return around
+    more = (-beyond - room) % stride + room - stride
+    return low, high + (more if room == stride else max_dim(more, 0))
 
 
 def _lowest(dtype: np.dtype) -> HostValue | float:

@@ -18,26 +18,27 @@ from jaxport.jaxprs import Dim
 
 @helper
 def resized_positions(n, size, scale, transform, roi):
-    """Return the position in an axis of `n` elements of each of the `size` elements of the result."""
+    """Return the position in an axis of `n` elements of each of the `size` elements of the result, in float32 as ONNX Runtime."""
     xp = np if isinstance(n, int) and isinstance(size, int) else jnp
-    at, length = xp.arange(size) * 1.0, size if scale is None else scale * n
-    scale = xp.true_divide(size, n) if scale is None else scale
+    length, last = xp.asarray(n).astype(xp.float32), xp.asarray(n - 1).astype(xp.float32)
+    at, count = xp.arange(size).astype(xp.float32), xp.asarray(size).astype(xp.float32)
+    scale = count / length if scale is None else np.float32(scale)
     if transform == "align_corners":
-        return at * xp.true_divide(n - 1, xp.where(length == 1, 1, length - 1)) * (length != 1)
+        return at * last / xp.where(count == 1, 1, count - 1).astype(xp.float32)
     if transform == "asymmetric":
         return at / scale
     if transform == "tf_crop_and_resize":
-        first, last = roi[0] * (n - 1), roi[1] * (n - 1)
-        if length == 1:
-            return at * 0 + (first + last) / 2
-        return first + at * (last - first) / (length - 1)
+        start, end = np.float32(roi[0]), np.float32(roi[1])
+        middle = (start + end) * last / 2
+        along = start * last + at * (end - start) * last / xp.where(count == 1, 1, count - 1).astype(xp.float32)
+        return xp.where(count == 1, middle, along)
     if transform == "tf_half_pixel_for_nn":
-        return (at + 0.5) / scale
-    if transform == "pytorch_half_pixel" and size == 1:
-        return at * 0
+        return (at + np.float32(0.5)) / scale
     if transform == "half_pixel_symmetric":
-        return n / 2 * (1 - size / length) + (at + 0.5) / scale - 0.5
-    return (at + 0.5) / scale - 0.5
+        middle = length / 2 * (1 - count / (scale * length))
+        return middle + (at + np.float32(0.5)) / scale - np.float32(0.5)
+    half = (at + np.float32(0.5)) / scale - np.float32(0.5)
+    return xp.where(count == 1, 0, half).astype(xp.float32) if transform == "pytorch_half_pixel" else half
 
 
 @helper
@@ -70,10 +71,11 @@ def resized_along(
     xp = np if isinstance(at, np.ndarray) else jnp
     column = [-1 if a == axis else 1 for a in range(x.ndim)]
     if mode == "nearest":
-        rounded = {
-            "round_prefer_floor": lambda: xp.ceil(at - 0.5),
-            "round_prefer_ceil": lambda: xp.floor(at + 0.5),
-            "floor": lambda: xp.floor(at),
+        below = xp.floor(at)
+        rounded = {  # as near to the middle of two elements ONNX Runtime sees a position as there
+            "round_prefer_floor": lambda: below + (at - below > np.float32(0.5 + 1e-6)),
+            "round_prefer_ceil": lambda: below + (at - below >= np.float32(0.5 - 1e-6)),
+            "floor": lambda: below,
             "ceil": lambda: xp.ceil(at),
         }[nearest]()
         y = jnp.take(x, xp.clip(rounded, 0, n - 1).astype(int), axis=axis, mode="clip")
@@ -111,11 +113,14 @@ def _scaled_size(n: Dim, scale: float) -> Dim:
     """Return `floor(n * scale)`, rounded as in single precision."""
     if not is_dim(n):
         return int(np.float32(int(n)) * np.float32(scale))
-    below = next((q for q in range(1, 1025) if np.float32(round(scale * q) / q) == np.float32(scale)), None)
-    if below is None:
+    sizes = np.arange(1, 2**16)
+    found = (sizes.astype(np.float32) * np.float32(scale)).astype(int)
+    quotients = ((round(scale * below), below) for below in range(1, 1025))
+    above, below = next(((p, q) for p, q in quotients if np.array_equal(sizes * p // q, found)), (0, 0))
+    if not below:
         why = f"the scale {scale} of a symbolic size is not a simple fraction; give the axis a fixed size"
         raise Unsupported("a size cannot be scaled", [Refusal("", "", why)])
-    return n * round(scale * below) // below
+    return n * above // below
 
 
 def _kept_aspect(shape: Sequence[Dim], sizes: Sequence[Dim], policy: str) -> tuple[list[Dim], list[float | None]]:
@@ -167,6 +172,8 @@ def resize_axes(
     if cropped:
         options["extrapolation"] = extrapolation_value
     bounds = roi.tolist() if cropped and roi is not None else [0] * len(axes) + [1] * len(axes)
+    if [*map(str, wanted)] == [*map(str, shape)]:
+        return X  # whatever the scales: ONNX Runtime copies it
     changed = []
     for i, (axis, n, size, scale) in enumerate(zip(axes, shape, wanted, factors, strict=True)):
         part = (bounds[i], bounds[len(axes) + i]) if cropped else (0, 1)
@@ -243,9 +250,7 @@ def grid_positions(at, n, align_corners, padding, rounded):
 def reflected(at, n, align_corners):
     """Reflect positions at both ends of an axis until they are inside."""
     low, high = (0.0, n - 1.0) if align_corners else (-0.5, n - 0.5)
-    if low == high:
-        return jnp.zeros_like(at)
-    span = high - low
+    span = jnp.maximum(high - low, 1.0)  # where there is one element, it is read whatever the position
     away = jnp.mod(at - low, 2 * span)
     return jnp.where((at < low) | (at > high), low + jnp.minimum(away, 2 * span - away), at)
 

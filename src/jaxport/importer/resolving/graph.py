@@ -103,7 +103,7 @@ class BoundNode:
     `attributes` holds the node's attributes in the function's form: Python values, host values for tensors, a `Body`
     for a graph, a `Reference` inside functions. `output_types` has for each output the input with the same dtype (an
     int), or the dtype itself, or None if the schema leaves it open. `expired` are the values that nothing uses later;
-    `kernel_layout` is the layout of a convolution's kernel, `channels_last` whether images have that layout where the
+    `kernel_layout` is the layout of a convolution's kernel among the inputs, `channels_last` whether images have that layout where the
     node is computed, if it can be; `version` is that of the domain's opset, None for a function of the model; `bound` is the maximum number of rows of the result, `extent` the size of a slice
     along its axes if that does not depend on where it is, `decided_by` are the inputs of the model whose values alone
     decide which branch of an `If` runs, `foreseen` are inputs whose result was found not to be too large,

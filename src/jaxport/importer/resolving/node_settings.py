@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
+from jaxport.graph.editing import is_op
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode, nodes_within
 from jaxport.importer.resolving.registry import BOUND, Operator
 
@@ -75,6 +76,9 @@ def set_bounds(body: Body, sizes: Mapping[str, int]) -> None:
     """
     nodes = {name: node for node in nodes_within(body) for name in _names(node)}
     bounded = {name: node for name, node in nodes.items() if _takes_bound(node)}
+    for node in bounded.values():
+        if is_op(node.node, "NonMaxSuppression") and (len(node.inputs) < 3 or node.inputs[2] is None):
+            node.bound = 0  # it selects none of the boxes
     for name, bound in sizes.items():
         if name not in bounded:
             known = name in nodes

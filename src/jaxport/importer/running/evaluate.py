@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import wraps
+from typing import Any
 
 import jax
 import numpy as np
@@ -45,7 +46,7 @@ from jaxport.importer.traced.assumptions import demand
 from jaxport.importer.traced.counted_sizes import counted_size, is_counting, uncounted
 from jaxport.importer.values.dtypes import STRING, canonical
 from jaxport.importer.values.host import HostValue, Key, RuntimeValue, as_array, is_dim
-from jaxport.importer.values.image_layout import ImageLayout
+from jaxport.importer.values.image_layout import HWIO, OIHW, ImageLayout, order
 from jaxport.importer.values.namespaces import cast, known, random
 from jaxport.importer.values.recording import Recorded, active, check_size
 from jaxport.importer.values.stored import tensor_value
@@ -216,6 +217,11 @@ def _run_nodes(nodes: Sequence[BoundNode], scope: EvaluationScope, forget: bool 
             scope.forget(value)
 
 
+def _spec_in_file(kernel: Any) -> Any:
+    """Return the shape and dtype of a kernel, with its axes in the model's order."""
+    return jax.ShapeDtypeStruct([kernel.shape[axis] for axis in order(HWIO, OIHW)], kernel.dtype)
+
+
 _OF_INPUTS = (
     AttributeError,  # of an omitted input
     TypeError,
@@ -306,6 +312,8 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
             inputs, attributes = arrangement.inputs, arrangement.attributes
         else:
             inputs = [None if value is None else scope[value] for value in node.inputs]
+            if node.kernel_layout != OIHW:  # which only convolutions know
+                inputs = [_spec_in_file(x) if node.input_mark(at) == "shape only" else x for at, x in enumerate(inputs)]
         layout = ImageLayout(kernel=node.kernel_layout) if arrangement is None else arrangement.layout
         is_plain = recording is None and recorder is None
         if is_plain and (product := of_halves(node, inputs, attributes, layout, scope)) is not None:
@@ -433,7 +441,8 @@ def _on_host(node: BoundNode, operator: Operator, index: int, value: RuntimeValu
     if host_value is None:
         parameter = operator.inputs[index] if index < len(operator.inputs) else operator.variadic
         bounded = BOUND in operator.context.values()
-        raise _not_known(node, f"`{parameter.name if parameter else index}`", bounded)
+        sizes = _sizes_behind(node.inputs[index]) if index < len(node.inputs) else []
+        raise _not_known(node, f"`{parameter.name if parameter else index}`", bounded, sizes)
     return host_value
 
 
@@ -445,23 +454,37 @@ def _placed(error: Unsupported, node: BoundNode) -> Unsupported:
     return type(error)(str(error).partition("\n")[0], refusals)
 
 
-def _not_known(node: BoundNode, subject: str, bounded: bool = False) -> ValueNotKnown:
+def _sizes_behind(value: ir.Value | None) -> list[str]:
+    """Return the open sizes that a value is computed from, if it is computed from nothing else."""
+    pending, found, seen = [value], dict[str, None](), set[ir.Value | None]()
+    while pending:
+        value = pending.pop()
+        node = None if value is None else value.producer()
+        if value is None or value in seen or value.const_value is not None:
+            continue
+        seen.add(value)
+        if node is None:
+            return []
+        if node.op_type not in ("Shape", "Size"):
+            pending += node.inputs
+        elif node.inputs[0] is not None and node.inputs[0].shape is not None:
+            found |= {str(size): None for size in node.inputs[0].shape if not isinstance(size, int)}
+    return [*found]
+
+
+def _not_known(node: BoundNode, subject: str, bounded: bool = False, sizes: Sequence[str] = ()) -> ValueNotKnown:
     name = node.node.name or next((value.name for value in node.outputs if value is not None), "")
     instead = (
         f"say how large its result is at most: `from_onnx(…, sizes={{{name!r}: bound}})`"
         if bounded
         else "pass those inputs as NumPy arrays that the jitted function closes over, or give them to `to_source(inputs={…})`"
     )
-    return ValueNotKnown(
-        f"{subject} of an operation has to be known before the program is traced",
-        [
-            Refusal(
-                node.node.op_type,
-                describe(node.node),
-                f"it depends on the values of inputs; call the program outside `jax.jit`, or {instead}",
-            )
-        ],
-    )
+    why = f"it depends on the values of inputs; call the program outside `jax.jit`, or {instead}"
+    if sizes and not bounded:
+        names = " and ".join(f"`{size}`" for size in sizes)
+        why = f"it is computed in floating point from {names}, which is open; give a number for each such size: `inputs={{…}}`"
+    headline = f"{subject} of an operation has to be known before the program is traced"
+    return ValueNotKnown(headline, [Refusal(node.node.op_type, describe(node.node), why)])
 
 
 def _typing(function: OperatorFunction, node: BoundNode) -> OperatorFunction:

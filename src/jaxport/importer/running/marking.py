@@ -91,7 +91,7 @@ def _operation(
     operands: list[ArrayOperand | KnownOperand | None] = []
     for index, x in enumerate(inputs):
         if isinstance(x, jax.Array):
-            is_kernel = index == 1 and node.kernel_layout == HWIO
+            is_kernel = index == 1 and node.kernel_layout == HWIO and node.input_mark(index) != "shape only"
             operands.append(ArrayOperand(arrays.index(index), order(HWIO, OIHW) if is_kernel else None))
         elif isinstance(x, HostValue) and x.dtype != STRING:
             is_named = x.size > FEW or index in STATISTICS.get(node.node.op_type, ())

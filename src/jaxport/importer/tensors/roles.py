@@ -1,7 +1,7 @@
 """What the values of a model are: which inputs decide shapes, and which initializers are parameters.
 
-This is the only definition of a parameter. An initializer is a parameter, which training changes, a statistic, which calls
-change, or a constant. The metadata of a file of ours says it (`jaxport.roles`); elsewhere the places where it is used do,
+This is the only definition of a parameter. An initializer is a parameter, which training changes, a statistic, which is
+other state of the model, such as what calls in training change, or a constant. The metadata of a file of ours says it (`jaxport.roles`); elsewhere the places where it is used do,
 and the name that its exporter gave it. Neither its size nor whether a `Constant` node held it decides.
 """
 
@@ -18,7 +18,7 @@ from jaxport.importer.names import given_name
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.resolving.registry import Operator
 from jaxport.importer.tensors.tables import is_table, is_window
-from jaxport.importer.values.stored import tensor_value
+from jaxport.importer.values.stored import FOLDED, tensor_value
 from jaxport.onnx_facts import (
     ARITHMETIC,
     COMPARISONS,
@@ -110,12 +110,11 @@ PYTORCH = "pytorch"
 """The producer whose exporters name initializers as the state dict does."""
 _COMPUTED = re.compile(r"/.*/Constant(_\d+)?_output_0")
 """The names of tensors that PyTorch's traced code made, such as a number that it computes with."""
-_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
-"""The metadata of an initializer in which PyTorch's newer exporter says what it is: a parameter, or a buffer."""
+_KIND, _PERSISTENT = (f"pkg.torch.export.graph_signature.InputSpec.{key}" for key in ("kind", "persistent"))
+"""The metadata of an initializer in which PyTorch's newer exporter says what it is: a parameter, or a buffer, and whether the
+state dict has that."""
 _OF_PADDLE = re.compile(r"[a-z]\w*_\d+\.[wb]_\d+")
 """The names that PaddlePaddle gives parameters: `conv2d_0.w_0`."""
-_FOLDED = "pkg.onnxscript.optimizer.folded_from"
-"""The metadata of an initializer that PyTorch's newer exporter computed: a number of a module's code has a path, too."""
 _PATH = re.compile(r"(\w+\.)+[A-Za-z_]\w*", re.ASCII)
 _OF_TENSORFLOW = "ReadVariableOp"
 """What the name of a tensor has in it that was a variable of TensorFlow."""
@@ -133,7 +132,7 @@ def _scales(body: Body) -> set[ir.Value]:
 def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[ir.Value, Role]:
     """Return the roles that follow from the nodes that use initializers, and from names that an exporter did not make up.
 
-    PyTorch's newer exporter tells parameters and buffers apart. Elsewhere a tensor is no parameter if a node uses it as a
+    PyTorch's newer exporter tells parameters and buffers apart; a buffer that the state dict has is a statistic. Elsewhere a tensor is no parameter if a node uses it as a
     constant: as an exponent, a scale, a mask, the frequencies of sines and cosines, the initial state of a loop, or only to
     compare with; or if it is the table of sines of positions, or a window. One number may be anything, so it is one only
     where operators have their weights. What is no weight of an operator needs an owner: a table in which rows are looked up,
@@ -156,7 +155,8 @@ def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[
         if value in scales:
             return "constant"
         if kind:
-            return "parameter" if kind == "PARAMETER" else "constant"
+            is_state = value.metadata_props.get(_PERSISTENT) == "True"
+            return "parameter" if kind == "PARAMETER" else "statistic" if is_state else "constant"
         if of_pytorch and _COMPUTED.fullmatch(name):
             return "constant"
         if "setting" in kinds or value in compared or (kinds == {"state"} and not named):
@@ -170,7 +170,7 @@ def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[
         if "mask" in kinds and _is_mask(tensor, may_train=named or looked_up):
             return "constant"
         if tensor.size <= 1:
-            return "parameter" if tensor.size and named and _FOLDED not in value.metadata_props else "constant"
+            return "parameter" if tensor.size and named and FOLDED not in value.metadata_props else "constant"
         array = tensor_value(tensor).data
         if (not is_path and (is_table(array) or is_window(array))) or _BUFFER.fullmatch(given_name(name)):
             return "constant"
@@ -306,7 +306,10 @@ def _is_mask(tensor: ir.TensorProtocol, may_train: bool) -> bool:
 
 
 def kernels(body: Body, candidates: Iterable[ir.Value]) -> set[ir.Value]:
-    """Return the values that are only kernels of two-dimensional convolutions, and may be kept in any layout."""
+    """Return the values that are only kernels of two-dimensional convolutions, and may be kept in any layout.
+
+    Nodes may read their shapes and types, too: PyTorch's exporter writes zeros of the type of the kernel for no bias.
+    """
     uses: dict[ir.Value, bool] = {value: len(body.initializers[value].shape) == 4 for value in candidates}
     for value in body.outputs:
         uses[value] = False
@@ -314,7 +317,7 @@ def kernels(body: Body, candidates: Iterable[ir.Value]) -> set[ir.Value]:
         for index, value in enumerate(node.inputs):
             if value in uses:
                 convolves = isinstance(node.target, Operator) and node.target.name in CONVOLUTIONS
-                uses[value] &= convolves and index == 1
+                uses[value] &= (convolves and index == 1) or node.input_mark(index) == "shape only"
         for inner in node.bodies():
             uses |= dict.fromkeys(inner.captured, False)
     return {value for value, only in uses.items() if only}

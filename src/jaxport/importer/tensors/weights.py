@@ -23,6 +23,7 @@ from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.image_layout import HWIO, OIHW, order
 from jaxport.importer.values.stored import tensor_value
 from jaxport.jaxprs import Array
+from jaxport.jaxprs.identity import owned
 from jaxport.jaxprs.meshes import on_host
 
 __all__ = ["Shardings", "Weights"]
@@ -50,6 +51,7 @@ class Weights(Mapping[str, jax.Array]):
       static: the values that shapes depend on.
       trainable: the names of the parameters, or None for those whose role is that of a weight.
       shardings: where parameters live, by name, or a function of the name and the shape and dtype of each.
+      states: the names of statistics that are arguments beside the parameters, so that no code depends on their values.
 
     Raises:
       InvalidArgument: a name in `trainable` is not that of a floating point initializer that no shape depends on; a
@@ -63,19 +65,20 @@ class Weights(Mapping[str, jax.Array]):
         static: set[ir.Value],
         trainable: Collection[str] | None = None,
         shardings: Shardings | None = None,
+        states: Collection[str] = (),
     ):
-        self.body = body
+        self.body, self.states = body, frozenset(states)
         self._roles: dict[ir.Value, Role] = roles(body, static, model)
         self._kept = {value for value, role in self._roles.items() if role != "constant"}
         if trainable is not None:
             trained = {*_named(body, static, trainable)}
             others: dict[Role, Role] = {"parameter": "constant", "statistic": "statistic", "constant": "constant"}
             self._roles = {v: "parameter" if v in trained else others[role] for v, role in self._roles.items()}
-        chosen = [value for value, role in self._roles.items() if role == "parameter"]
+        chosen = [v for v, role in self._roles.items() if role == "parameter" or v.name in self.states]
         self.initializers: dict[str, ir.Value] = {value.name or "": value for value in chosen}
         self.kernels = kernels(body, chosen)
         for node in body.nodes:
-            if len(node.inputs) > 1 and node.inputs[1] in self.kernels:
+            if not self.kernels.isdisjoint(node.inputs):
                 node.kernel_layout = HWIO
         self._read: dict[bool, dict[str, jax.Array]] = {False: {}, True: {}}
         self._untrained: dict[bool, dict[ir.Value, jax.Array]] = {}
@@ -244,7 +247,7 @@ class Weights(Mapping[str, jax.Array]):
             name = value.name or ""
             if name not in tensors:
                 continue
-            tensor = ir.Tensor(tensors[name].astype(known.dtype.numpy(), copy=False), known.dtype, name=name)
+            tensor = ir.Tensor(owned(tensors[name].astype(known.dtype.numpy(), copy=False)), known.dtype, name=name)
             if name not in copy.graph.initializers:
                 new = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
                 copy.graph.register_initializer(new)

@@ -6,11 +6,7 @@ A file declares `[batch, 3, height, width]`, and its network halves an image, do
 
 from __future__ import annotations
 
-import bisect
 import functools
-import itertools
-import math
-import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,22 +27,14 @@ from jaxport.importer.traced.conditions import (
 )
 from jaxport.importer.values.host import Undecided
 from jaxport.jaxprs import Dim
-from jaxport.jaxprs.dim_text import split_sizes, symbols
-from jaxport.jaxprs.dims import evaluate, same, solve_linear
+from jaxport.jaxprs.dim_text import symbols
+from jaxport.jaxprs.dims import evaluate, solve_linear
+from jaxport.sizes.conditions import SizeComparison
 
 __all__ = ["Assumptions", "Bounds", "demand", "example", "place_of", "with_assumptions"]
 
 MOST_ROUNDS = 40
 LARGEST_FACTOR = 64
-LARGEST_SIZE = 4096
-"""The largest size that is tried."""
-LARGEST_PERIOD = 2**16
-"""The sizes after which quotients repeat, but for a multiple, up to which they are compared."""
-_NO_SUM_OF_QUOTIENTS = re.compile(r"\b(mod|max|min)\(|\^|\)\s*\*|[A-Za-z_]\w*\s*\*")
-"""Other functions, powers, and products but those of a number with what is behind it."""
-LARGEST_BOUND = 2**40
-"""A size up to which a bound is looked for."""
-
 Result = TypeVar("Result")
 
 
@@ -61,17 +49,19 @@ class Assumptions:
     Attributes:
       constraints: inequalities, as `jax.export.symbolic_shape` takes them: `length <= 512` if a model slices its positions
         from a table of 512.
-      checked: the smallest and the largest value of sizes for which others would have other results, by name.
       sizes: an expression in place of a name: `2*height`.
       because: the node that needs it, by the text of the assumption.
       read: the names of sizes that are elements of inputs. A check of such an input may ask for any equality.
+      empty: the names of sizes that may be 0; others are 1 or more.
+      places: the axes of inputs that names are the sizes of.
     """
 
     constraints: tuple[str, ...] = ()
-    checked: Mapping[str, Bounds] = field(default_factory=dict)
     sizes: Mapping[str, str] = field(default_factory=dict)
     because: Mapping[str, str] = field(default_factory=dict)
     read: frozenset[str] = frozenset()
+    empty: frozenset[str] = frozenset()
+    places: Mapping[str, int] = field(default_factory=dict)
 
     def symbol(self, name: str, scope: jax.export.SymbolicScope) -> Dim:
         """Return what stands for a name in a scope."""
@@ -87,7 +77,7 @@ class Assumptions:
         most = [int(match[2]) for match in found if match and match[1] == "<"]
         return max(least, default=1), min(most, default=None)
 
-    def with_bounds(self, name: str, bounds: Bounds, where: str, checked: bool) -> Assumptions:
+    def with_bounds(self, name: str, bounds: Bounds, where: str) -> Assumptions:
         """Return the assumptions with narrower bounds of a size, in place of those that these imply."""
         (least, most), before = bounds, self.bounds(name)
         texts = [f"{name} >= {least}"] * (least > before[0]) + [f"{name} <= {most}"] * (most not in (None, before[1]))
@@ -95,10 +85,7 @@ class Assumptions:
             text for text in self.constraints for new in texts if re.fullmatch(rf"{new[: len(name) + 3]} \d+", text)
         }
         kept = (*(text for text in self.constraints if text not in implied), *texts)
-        seen = {**self.checked, name: (max(least, before[0]), before[1] if most is None else most)}
-        because = {**self.because, **dict.fromkeys(texts, where)}
-        checked_too = seen if checked or name in self.checked else self.checked
-        return replace(self, constraints=kept, checked=checked_too, because=because)
+        return replace(self, constraints=kept, because={**self.because, **dict.fromkeys(texts, where)})
 
     def with_size(self, name: str, text: str, where: str) -> Assumptions:
         """Return the assumptions with an expression for a name; those about the name itself are asked for again."""
@@ -107,11 +94,8 @@ class Assumptions:
         values = {each: jax.export.symbolic_shape(text if each == name else each, scope=scope)[0] for each in names}
         sizes = {each: str(evaluate(old, values)) for each, old in self.sizes.items()}
         constraints = tuple(each for each in self.constraints if name not in names_in(each))
-        checked = {each: bounds for each, bounds in self.checked.items() if each != name}
         sizes = {name: str(values[name]), **sizes}
-        return replace(
-            self, constraints=constraints, checked=checked, sizes=sizes, because={**self.because, name: where}
-        )
+        return replace(self, constraints=constraints, sizes=sizes, because={**self.because, name: where})
 
     def beyond(self, constraints: Sequence[str]) -> Assumptions:
         """Return the assumptions without constraints that a user gave."""
@@ -119,8 +103,29 @@ class Assumptions:
 
     @property
     def told(self) -> list[str]:
-        """The constraints that do not hold for all sizes."""
-        return [text for text in self.constraints if not _always(text)]
+        """The constraints that do not hold for all sizes, and do not follow from one another."""
+        told = [text for text in self.constraints if not self._asked(text).always()]
+        for text in told[::-1]:
+            others = [self._asked(other) for other in told if other != text]
+            if others and self._asked(text).always(others):
+                told.remove(text)
+        return told
+
+    def _asked(self, text: str) -> SizeComparison:
+        asked = SizeComparison.of(text)
+        for name in sorted(asked.names & self.empty):
+            asked = asked.with_size(name, f"{name} - 1")
+        return asked
+
+    @property
+    def checks(self) -> list[SizeComparison]:
+        """What a printed model checks as it runs: all that is told, as simply as it can be said."""
+        found: dict[SizeComparison, None] = {}
+        for text in self.told:
+            asked = SizeComparison.of(text)
+            simplest = None if asked.names & self.empty else asked.condition()
+            found |= dict.fromkeys(simplest or (asked,))
+        return [*found]
 
     def lines(self) -> list[str]:
         """Return what is assumed, as sentences.
@@ -214,41 +219,42 @@ def _with_one(
 
 def _sides(assumed: Assumptions, condition: Condition, where: str) -> list[Assumptions]:
     """Return the assumptions for sizes beyond a number and for those up to it, if two sizes are equal with either."""
-    beyond = _beyond(condition) if isinstance(condition, Equality) else None
-    cut = None if beyond is None or not isinstance(condition, Equality) else _cut(condition)
+    if not isinstance(condition, Equality):
+        return []
+    beyond, cut = _beyond(condition), _cut(condition)
     if beyond is None or cut is None or cut in assumed.constraints or beyond[1] <= assumed.bounds(beyond[0])[0]:
         return []
-    return [assumed.with_bounds(beyond[0], (beyond[1], None), where, True), assumed.with_constraint(cut, where)]
+    return [assumed.with_bounds(beyond[0], (beyond[1], None), where), assumed.with_constraint(cut, where)]
 
 
 def _worlds(assumed: Assumptions, undecided: Undecided, where: str) -> list[Assumptions]:
     """Return the assumptions for either result of a comparison, that of unequal sizes first; none if they are no bounds."""
-    names = symbols(undecided.left) | symbols(undecided.right)
-    if len(names) != 1:
+    asked = SizeComparison(undecided.left, undecided.symbol, undecided.right)
+    if len(asked.names) != 1:
         return []
-    (name,), compare = names, _COMPARISONS[undecided.symbol]
-    least, most = assumed.bounds(name)
-    last = LARGEST_SIZE if most is None else most
-    parts: dict[bool, list[int]] = {undecided.symbol == "!=": [], undecided.symbol != "!=": []}
-    for n in range(least, last + 1):
-        try:
-            left, right = (evaluate(side, {name: n}) for side in (undecided.left, undecided.right))
-        except ArithmeticError:
-            return []
-        if "1" not in (undecided.left, undecided.right) or left >= right == 1 or right >= left == 1:
-            parts[compare(left, right)].append(n)  # an axis has one element at least
-    if not all(part and part[-1] - part[0] == len(part) - 1 for part in parts.values()):
+    (name,) = asked.names
+    given = [one for one in map(SizeComparison.of, assumed.constraints) if one.names == asked.names]
+    is_one = "1" in (undecided.left, undecided.right)
+    if is_one:  # an axis has one element at least
+        given.append(SizeComparison(undecided.left if undecided.right == "1" else undecided.right, ">=", "1"))
+    unequal = asked if undecided.symbol == "!=" else asked.opposite
+    first, other = (_bounds_in(one.condition(given), name) for one in (unequal, unequal.opposite))
+    if first is None or other is None:
         return []
-    first, other = parts[undecided.symbol == "!="], parts[undecided.symbol != "!="]
-    if "1" in (undecided.left, undecided.right) and first[0] < other[0]:  # as in `1 < n`
+    if is_one and first[0] < other[0]:  # as in `1 < n`
         first, other = other, first
-    bounds = [(part[0], None if part[-1] == last and most is None else part[-1]) for part in (first, other)]
-    return [assumed.with_bounds(name, bound, where, True) for bound in bounds]
+    return [assumed.with_bounds(name, bound, where) for bound in (first, other)]
 
 
-_COMPARISONS: Mapping[str, Callable[[Dim, Dim], bool]] = {
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+def _bounds_in(found: Sequence[SizeComparison] | None, name: str) -> Bounds | None:
+    """Return the bounds of a name that comparisons are; None if they are others, or none."""
+    least, most = 1, None
+    for one in found or ():
+        if one.left != name or not one.right.isdecimal() or one.symbol not in ("==", ">=", "<="):
+            return None
+        least = max(least, int(one.right)) if one.symbol != "<=" else least
+        most = int(one.right) if one.symbol != ">=" else most
+    return (least, most) if found else None
 
 
 def _strengthened(assumed: Assumptions, conditions: Sequence[Condition], where: str) -> Assumptions | None:
@@ -271,7 +277,7 @@ def _strengthened(assumed: Assumptions, conditions: Sequence[Condition], where: 
             continue
         is_read = bool(symbols(f"{condition.left} + {condition.right}") & assumed.read)
         found = _solutions(condition._replace(broadcasts=False) if is_read else condition)
-        found = found or (_of_sum(condition, assumed.read) if is_read else {})
+        found = found or (_of_sum(condition, assumed.read) if is_read else _of_axis(condition, assumed.places))
         if len(found) == 1:
             ((name, text),) = found.items()
             assumed, done = assumed.with_size(name, text, where), done | {name}
@@ -282,7 +288,7 @@ def _strengthened(assumed: Assumptions, conditions: Sequence[Condition], where: 
             continue
         beyond = _beyond(condition)
         if not found and beyond is not None and beyond[1] > assumed.bounds(beyond[0])[0]:
-            assumed = assumed.with_bounds(beyond[0], (beyond[1], None), where, True)
+            assumed = assumed.with_bounds(beyond[0], (beyond[1], None), where)
     return None if assumed is before else assumed
 
 
@@ -299,6 +305,23 @@ def _of_sum(condition: Equality, names: Collection[str]) -> dict[str, str]:
     return {}
 
 
+def _of_axis(condition: Equality, places: Mapping[str, int]) -> dict[str, str]:
+    """Return a size in place of another one of the same axis, which is equal to it, or a factor of what it divides.
+
+    Exporters name the axes of each input apart, as a batch of tokens and that of their mask.
+
+    >>> axes = {"batch": 0, "seq": 1, "masks": 0, "keys": 1}
+    >>> _of_axis(Equality("mod(masks*keys, batch)", "0", False), axes), _of_axis(Equality("keys", "seq", True), axes)
+    ({'masks': 'batch'}, {'keys': 'seq'})
+    """
+    divided = re.fullmatch(r"mod\((\w+(?:\*\w+)*), (\w+)\)", condition.left) if condition.right == "0" else None
+    sides = (condition.left, condition.right) if divided is None else divided.groups()
+    names = {one for side in sides for one in side.split("*") if one in places}
+    stays = sides[1] if divided is not None else next((one for one in places if one in names), "")
+    alike = [one for one in names - {stays} if places[one] == places.get(stays)]
+    return {alike[0]: stays} if len(alike) == 1 and (divided is not None or names == {*sides}) else {}
+
+
 def _of_product(condition: Equality) -> str | None:
     """Return an equality as a constraint that JAX takes: with a product on its left side; None if there is none.
 
@@ -312,78 +335,30 @@ def _of_product(condition: Equality) -> str | None:
 
 
 def _with_inequality(assumed: Assumptions, condition: Inequality, where: str) -> Assumptions:
-    solved = _solved(condition.text)
-    if solved is not None:
-        name, (least, most) = solved
-        text = f"{name} >= {least}" if most is None else f"{name} <= {most}"
-        if text not in assumed.constraints:
-            return assumed.with_bounds(name, (least, most), where, condition.checked or name in assumed.read)
-    if condition.checked or condition.text in assumed.constraints:
+    asked = SizeComparison.of(condition.text)
+    given = [one for one in map(SizeComparison.of, assumed.constraints) if one.names & asked.names]
+    found = asked.condition(given)
+    (name, *others) = asked.names or ("",)
+    bounds = None if others else _bounds_in(found, name)
+    if bounds is not None:
+        return assumed.with_bounds(name, bounds, where)
+    if condition.text in assumed.constraints:
         return assumed
     return assumed.with_constraint(condition.text, where)
-
-
-def _solved(text: str) -> tuple[str, Bounds] | None:
-    """Return the name in an inequality, and the sizes for which it holds: those from one on, or those up to one.
-
-    >>> _solved("floordiv(h - 2, 2) + 1 >= 1"), _solved("- n + 7 >= 0"), _solved("- floordiv(n, 2) + 5000 >= 0")
-    (('h', (2, None)), ('n', (1, 7)), ('n', (1, 10001)))
-    """
-    names, (left, right) = names_in(text), text.split(">=") if ">=" in text else ("0", "1")
-    if len(names) != 1 or ">=" not in text:
-        return None
-    (name,) = names
-    sizes = range(1, LARGEST_SIZE)
-    holds = lambda n: _holds(left, operator.ge, right, {name: n})
-    failing = [n for n in sizes if not holds(n)]
-    if (
-        not failing and len(re.findall(rf"\b{name}\b", text)) == 1 and "mod(" not in text and not holds(LARGEST_BOUND)
-    ):  # it only falls
-        return name, (1, bisect.bisect_left(range(LARGEST_BOUND), True, key=lambda n: not holds(n)) - 1)
-    if len(failing) < LARGEST_SIZE // 2:
-        return name, (max(failing, default=0) + 1, None)
-    up_to = failing[0] - 1
-    return (name, (1, up_to)) if up_to and len(failing) == len(sizes) - up_to else None
-
-
-def _always(text: str) -> bool:
-    """Whether a constraint that JAX cannot decide holds for all sizes, small ones and the largest: a product of sizes does.
-
-    >>> _always("floordiv(h - 3, 4)*floordiv(w - 3, 4) + floordiv(w - 3, 4) + floordiv(h - 3, 4) + 1 >= 0")
-    True
-    """
-    left, comparison, right = re.split("([<>=]=)", text)
-    if comparison == "==":
-        return _identity(Equality(left.strip(), right.strip(), False)) is not None
-    names = sorted(names_in(text))
-    sizes = (*range(1, min(40, int(2000 ** (1 / max(len(names), 1))))), LARGEST_SIZE)
-    compare = operator.ge if comparison == ">=" else operator.le
-    at = [dict(zip(names, values, strict=True)) for values in itertools.product(sizes, repeat=len(names))]
-    return all(_holds(left, compare, right, values) for values in at)
 
 
 @functools.cache
 def _identity(condition: Equality) -> str | None:
     """Return an equality that holds for all sizes, and that JAX does not see: of quotients of quotients; None of others.
 
-    Both sides are sums of quotients by numbers: what one is larger after a period than before is always the same.
-
     >>> _identity(Equality("floordiv(floordiv(n - 127, 64) - 6, 3) + 2", "floordiv(n - 127, 192)", False))
     'floordiv(floordiv(n - 127, 64) - 6, 3) == floordiv(n - 127, 192) - 2'
     """
     left, right, _ = condition
-    names = sorted(symbols(left) | symbols(right))
-    divisors = [[int(number) for number in re.findall(r", (\d+)\)", side)] for side in (left, right)]
-    period = math.lcm(*map(math.prod, divisors))
-    count = f"{left} {right}".count("floordiv(")
-    if len(names) != 1 or sum(map(len, divisors)) < count or not 1 < period <= LARGEST_PERIOD:
-        return None
-    if _NO_SUM_OF_QUOTIENTS.search(f"{left} {right}"):
-        return None
-    if not all(_are_equal(left, right, {names[0]: n}) for n in range(1, 2 * period + 1)):
+    if not SizeComparison(left, "==", right).always():
         return None
     scope = jax.export.SymbolicScope()
-    values = {names[0]: jax.export.symbolic_shape(names[0], scope=scope)[0]}
+    values = {name: jax.export.symbolic_shape(name, scope=scope)[0] for name in sorted(names_in(str(condition)))}
     for side, other in ((left, right), (right, left)):
         for match in re.finditer(r"(?:^|(?<=[+] ))floordiv\(", side):
             inside = balanced(side, match.end())
@@ -400,18 +375,12 @@ def _cut(condition: Equality) -> str | None:
     >>> _cut(Equality("min(8, past + seq)", "past + seq", True))
     'past + seq <= 8'
     """
-    scope = jax.export.SymbolicScope()
-    values = {name: jax.export.symbolic_shape(name, scope=scope)[0] for name in sorted(names_in(str(condition)))}
-    sides, constraints = [*condition[:2]], []
-    for side in condition[:2]:
-        for start in [match.end() for match in re.finditer(r"\bmin\(", side)]:
-            inside = balanced(side, start)
-            parts = sorted(split_sizes(inside), key=str.isdecimal)
-            if [part.isdecimal() for part in parts] == [False, True]:
-                sides = [text.replace(f"min({inside})", f"({parts[0]})") for text in sides]
-                constraints.append(f"{parts[0]} <= {parts[1]}")
-    whole = bool(constraints) and same(*(evaluate(text, values) for text in sides))
-    return constraints[0] if whole else None
+    if "min(" not in str(condition):
+        return None
+    found = SizeComparison(condition.left, "==", condition.right).condition()
+    return (
+        str(found[0]) if found and len(found) == 1 and found[0].symbol == "<=" and found[0].right.isdecimal() else None
+    )
 
 
 def _beyond(condition: Equality) -> tuple[str, int] | None:
@@ -420,20 +389,12 @@ def _beyond(condition: Equality) -> tuple[str, int] | None:
     >>> _beyond(Equality("mod(max(n, 256) + max(256 - n, 0) - n, 256)", "0", False))
     ('n', 256)
     """
-    text = f"{condition.left} {condition.right}"
-    chosen = [
-        part for match in re.finditer(r"\b(min|max)\(", text) for part in split_sizes(balanced(text, match.end()))
-    ]
-    compared = {name for part in chosen for name in symbols(part)}
-    if len(compared) != 1:
+    chosen = re.findall(r"\b(?:min|max)\(", str(condition))
+    if not chosen:
         return None
-    (name,) = compared
-    for least in sorted({int(number) for number in re.findall(r"\b\d{1,6}\b", text)}):
-        scope = jax.export.SymbolicScope((f"{name} >= {max(least, 1)}",))
-        values = {each: jax.export.symbolic_shape(each, scope=scope)[0] for each in sorted(names_in(str(condition)))}
-        if same(evaluate(condition.left, values), evaluate(condition.right, values)):
-            return name, least
-    return None
+    asked = SizeComparison(condition.left, "==", condition.right)
+    found = {name: least for name in sorted(asked.names) if (least := asked.end((), name, beyond=True)) is not None}
+    return next(iter(found.items())) if len(found) == 1 else None
 
 
 def _solutions(condition: Equality) -> dict[str, str]:
@@ -448,20 +409,21 @@ def _solutions(condition: Equality) -> dict[str, str]:
 
 def _form(left: str, right: str, name: str, names: Sequence[str]) -> str | None:
     """Return `k*name + r` that makes two sizes equal, whatever the names are: powers of two first, multiples first."""
-    others = {each: 7 + 4 * at for at, each in enumerate(names)}
+    others, asked = {each: 7 + 4 * at for at, each in enumerate(names)}, SizeComparison(left, "==", right)
 
-    def holds(factor: int, offset: int) -> bool:
+    def seems(factor: int, offset: int) -> bool:
         values = [{**others, name: factor * n + offset} for n in range(2, 7)]
         return all(_are_equal(left, right, each) for each in values)
 
-    scope = jax.export.SymbolicScope()
-    plain = {each: jax.export.symbolic_shape(each, scope=scope)[0] for each in names}
-    for factor, offset in _FORMS:
-        if holds(factor, offset):
-            values = {**plain, name: factor * plain[name] + offset}
-            if same(evaluate(left, values), evaluate(right, values)):
-                return str(values[name])
-    return None
+    symbol = jax.export.symbolic_shape(name)[0]
+    forms = ((factor, str(factor * symbol + offset)) for factor, offset in _forms(asked) if seems(factor, offset))
+    return next((form for _, form in forms if asked.with_size(name, form).always()), None)
+
+
+def _forms(asked: SizeComparison) -> Iterator[tuple[int, int]]:
+    """Yield factors and offsets of sizes of which quotients and remainders are whole."""
+    yield from _FORMS
+    yield from ((factor, 0) for factor in asked.factors if factor >= LARGEST_FACTOR)
 
 
 _POWERS = [2**n for n in range(1, 7)]
@@ -475,8 +437,8 @@ _FORMS = [
 def _linear(left: str, right: str, names: Sequence[str]) -> dict[str, str]:
     """Return the only number that a single name can be, or the name that is another size."""
     if len(names) == 1:
-        found = [n for n in range(1, LARGEST_SIZE) if _are_equal(left, right, {names[0]: n})]
-        return {names[0]: str(found[0])} if len(found) == 1 else {}
+        found = SizeComparison(left, "==", right).condition() or ()
+        return {one.left: one.right for one in found if one.symbol == "==" and one.left == names[0]}
     alone = {one: other for one, other in ((left, right), (right, left)) if one in names and one not in symbols(other)}
     # Of two names that are equal the second stays.
     return dict([*alone.items()][:1])
@@ -504,25 +466,21 @@ def example(condition: Condition) -> dict[str, str]:
     solutions = _solutions(Equality(left, right, False))
     if solutions:
         return dict([*solutions.items()][-1:])  # the first axis is that of a batch
-    for size in range(1, LARGEST_SIZE):
-        values = dict.fromkeys(names, size)
-        if _are_equal(left, right, values) and (right == "0" or evaluate(right, values) >= 1):
-            return dict.fromkeys(names, str(size))
-    return {}
+    alike = [SizeComparison(left, "==", right), *([] if right == "0" else [SizeComparison(right, ">=", "1")])]
+    for name in names:
+        alike = [one.with_size(name, "size") for one in alike]
+    found = SizeComparison.solution(alike, ["size"])
+    return {} if found is None else dict.fromkeys(names, str(found["size"]))
 
 
 def _are_equal(left: str, right: str, values: Mapping[str, int]) -> bool:
-    return _holds(left, operator.eq, right, values)
+    """Whether two sizes are equal at some values; not where one divides by zero.
 
-
-def _holds(left: str, compare: Callable[[Dim, Dim], bool], right: str, values: Mapping[str, int]) -> bool:
-    """Whether a comparison of two sizes holds at some values; not where one divides by zero.
-
-    >>> _holds("mod(9, n - 1)", operator.ge, "0", {"n": 3}), _holds("mod(9, n - 1)", operator.ge, "0", {"n": 1})
+    >>> _are_equal("mod(9, n - 1)", "1", {"n": 3}), _are_equal("mod(9, n - 1)", "1", {"n": 1})
     (True, False)
     """
     try:
-        return bool(compare(evaluate(left, values), evaluate(right, values)))
+        return bool(evaluate(left, values) == evaluate(right, values))
     except ArithmeticError:
         return False
 

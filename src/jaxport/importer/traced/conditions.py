@@ -40,11 +40,9 @@ class Inequality(NamedTuple):
 
     Attributes:
       text: its text.
-      checked: whether results would differ without it.
     """
 
     text: str
-    checked: bool
 
     def __str__(self) -> str:
         return self.text
@@ -67,7 +65,7 @@ def needed(error: Exception) -> list[Condition]:
     chain = causes(error)
     asked = [link for link in chain if isinstance(link, SizesNeeded)]
     if asked:
-        return [Inequality(asked[-1].constraint, asked[-1].checked)]
+        return [Inequality(asked[-1].constraint)]
     apart = [link for link in chain if isinstance(link, SizesDiffer)]
     if apart:
         return [Equality(*_without_factors(apart[-1].left, apart[-1].right), False)]
@@ -86,10 +84,10 @@ def _read(text: str) -> list[Condition]:
     """Return the conditions on sizes in the message of an error."""
     compared = _COMPARED.search(text)
     if compared is not None:
-        return [Inequality(f"{compared[1]} >= {compared[2]}", False)]
+        return [Inequality(f"{compared[1]} >= {compared[2]}")]
     reflected = _REFLECTED.search(text)
     if reflected is not None:  # ONNX reflects an axis once, without its border; JAX takes one element for a constant
-        return [Inequality(f"{reflected[1]} >= {max(int(reflected[2]) + 1, 2)}", False)]
+        return [Inequality(f"{reflected[1]} >= {max(int(reflected[2]) + 1, 2)}")]
     remainder = text.find(_REMAINDER)
     if remainder >= 0:
         divided, divisor = split_sizes(balanced(text, remainder + len(_REMAINDER)))

@@ -93,8 +93,7 @@ class Counts:
         """Return what is assumed of other sizes."""
         symbols_ = {f"{name}{SUFFIX}" for name in self.nodes}
         constraints = tuple(text for text in self.assumed.constraints if not names_in(text) & symbols_)
-        checked = {name: bounds for name, bounds in self.assumed.checked.items() if name not in symbols_}
-        return replace(self.assumed, constraints=constraints, checked=checked)
+        return replace(self.assumed, constraints=constraints)
 
 
 _counts: ContextVar[Counts | None] = ContextVar("counts", default=None)

@@ -32,6 +32,9 @@ LARGE_SIZE = 10**6
 """A size at which no meaningful expression of sizes is negative, or divides by zero."""
 
 
+_MULTIPLE = re.compile(r"\d+\*(?P<name>[A-Za-z_]\w*)(?: [+-] \d+)?")
+"""A size from which another one can be read that no axis has."""
+
 GivenSize: TypeAlias = Dim | str | None
 """A size as a user writes it: a number, a name, an expression; None for what the model declares."""
 
@@ -247,7 +250,7 @@ def _bound(program: ImportedProgram, given: Mapping[str, object]) -> dict[str, D
 class _Names:
     """The names of open sizes, as JAX takes them.
 
-    A text such as `past + 1` is an expression if its names are names of sizes; anything else is a name.
+    A text such as `past + 1` is an expression if its names are names of sizes, as `n` is beside `4*n`; anything else is a name.
 
     Args:
       texts: the sizes as the model has them.
@@ -268,7 +271,8 @@ class _Names:
         with_zero: Callable[[str], Dim],
     ):
         texts = list(dict.fromkeys(texts))
-        plain = [text for text in texts if text.isidentifier() and text not in bound]
+        multiples = [found["name"] for text in texts if (found := _MULTIPLE.fullmatch(text)) is not None]
+        plain = [text for text in dict.fromkeys([*texts, *multiples]) if text.isidentifier() and text not in bound]
         wanted = [f"{text}_size" if text in inputs else text for text in plain]
         self.bound, self.symbol, self.empty, self.with_zero = bound, symbol, empty, with_zero
         self.names = dict(zip(plain, unique_identifiers(wanted, "size", FUNCTIONS), strict=True))

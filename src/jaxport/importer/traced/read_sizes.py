@@ -18,19 +18,16 @@ from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.resolving.graph import Body, BoundNode
 from jaxport.importer.resolving.registry import POSITION, Operator
 from jaxport.importer.traced.assumptions import Assumptions
-from jaxport.importer.traced.conditions import names_in
 from jaxport.importer.values.host import HostValue
 from jaxport.jaxprs.dim_text import symbols
 from jaxport.jaxprs.dims import evaluate, is_broken
 from jaxport.onnx_facts import CHOICES
+from jaxport.sizes.conditions import SizeComparison
 
 __all__ = ["ReadSizes", "elements_for", "readable"]
 
 MOST_SIZES = 8
 """Elements of an input that are sizes: no tensor of Burn has more axes."""
-LARGEST = 13
-TRIES = 4000
-"""Below which sizes are drawn for an example, and how often."""
 _FROM_ZERO = {("Range", 0), ("Pad", 1)}
 """Inputs of operators that count from zero, beside positions in a slice."""
 _PASSING = CHOICES | {"Cast"}
@@ -80,20 +77,19 @@ def elements_for(read: Mapping[str, HostValue], assumed: Assumptions) -> dict[st
     """
     every = [size for elements in read.values() for size in elements.data.ravel()]
     names = [*dict.fromkeys(name for size in every for name in sorted(symbols(str(size))))]  # starts before ends
-    bounds = {name: assumed.bounds(name) for name in names}
-    generator = np.random.default_rng(0)
-    for attempt in range(TRIES):
-        drawn = range(2, 2 + len(names)) if not attempt else generator.integers(1, LARGEST, len(names)).tolist()
-        sizes = dict(zip(names, drawn, strict=True))
-        inside = all(least <= sizes[name] <= (most or LARGEST) for name, (least, most) in bounds.items())
-        if inside and not any(names_in(text) <= {*names} and is_broken(text, sizes) for text in assumed.constraints):
-            return {
-                key: np.array([evaluate(str(size), sizes) for size in elements.data.ravel()], elements.dtype).reshape(
-                    elements.shape
-                )
-                for key, elements in read.items()
-            }
-    return None
+    asked = [one for one in map(SizeComparison.of, assumed.constraints) if one.names <= {*names}]
+    sizes = dict(zip(names, range(2, 2 + len(names)), strict=True))
+    if any(is_broken(str(one), sizes) for one in asked):
+        found = SizeComparison.solution(asked, names)
+        if found is None:
+            return None
+        sizes = found
+    return {
+        key: np.array([evaluate(str(size), sizes) for size in elements.data.ravel()], elements.dtype).reshape(
+            elements.shape
+        )
+        for key, elements in read.items()
+    }
 
 
 def _is_small(value: ir.Value) -> bool:

@@ -17,7 +17,7 @@ from jaxport.importer.traced.conditions import Condition, needed
 from jaxport.importer.traced.counted_sizes import counting, counts_anew
 from jaxport.importer.traced.input_specs import input_specs, is_spec, read_specs
 from jaxport.importer.traced.read_sizes import InputSpec, ReadSizes, readable
-from jaxport.importer.traced.zero_sizes import appended, spelled_assumptions
+from jaxport.importer.traced.zero_sizes import appended, size_text, spelled_assumptions
 from jaxport.importer.values.dtypes import STRING
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Recorded, Step, Variable, map_leaves, recorded, recording_scope
@@ -30,8 +30,8 @@ __all__ = ["Fixed", "RecordedProgram", "arguments", "completed", "record", "reco
 LONGEST_VALUE = 60
 
 
-Fixed = Mapping[int, tuple[str, int]]
-"""By axis, the name of a size and the number that it has to be."""
+Fixed = Mapping[int, tuple[str, int | str]]
+"""By axis, the text of a size and the number or the expression that it has to be."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class RecordedProgram:
 
     `inputs` maps the names of the inputs that are arguments to their trees of variables; the others were known, and the
     steps are for their values: `known` has them. `outputs` are trees of variables, host values and None, one for each output.
-    `assumed` is what the sizes have to be, and `fixed` where inputs have an open size that has to be a number: by input and
-    axis, the name of the size and the number. `read` has the elements of those inputs that are sizes, as numbers and dims, and
+    `assumed` is what the sizes have to be, and `fixed` where inputs have an open size that has to be something else: by input and
+    axis, the text of the size and what it is. `read` has the elements of those inputs that are sizes, as numbers and dims, and
     `counted` the sizes that follow from values, each with the least and the most that it may be.
     `is_finite` says that guards against NaN, which finite inputs and weights do
     not need, are left out.
@@ -112,7 +112,8 @@ def completed(
     specs, values, constraints = read_specs(program, dict(inputs or {}))
     read = readable(program, {**specs, **values}) if reads_sizes else {}
     empty = appended(program) if reads_sizes and may_be_empty else frozenset()
-    latest = Assumptions(constraints, read=_read_names(input_specs(program, Assumptions(), specs, values, read)))
+    declared = input_specs(program, Assumptions(), specs, values, read)
+    latest = Assumptions(constraints, read=_read_names(declared), places=_places(declared))
 
     def tried(assumed: Assumptions) -> RecordedProgram:
         nonlocal latest
@@ -149,20 +150,33 @@ def _read_names(specs: Mapping[str, InputSpec]) -> frozenset[str]:
     return frozenset(name for data in elements for size in data.ravel() for name in symbols(str(size)))
 
 
+def _places(specs: Mapping[str, InputSpec]) -> dict[str, int]:
+    arrays = [spec for spec in specs.values() if isinstance(spec, jax.ShapeDtypeStruct)]
+    return {str(size): axis for spec in arrays for axis, size in enumerate(spec.shape)}
+
+
 def _fixed(declared: Mapping[str, InputSpec], traced: Mapping[str, InputSpec]) -> dict[str, Fixed]:
-    """Return where inputs were traced with a number in place of an open size."""
+    """Return where inputs were traced with a number, or with another size, in place of an open one, and where with that size."""
     arrays = {
         name: (own, spec)
         for name, spec in traced.items()
         if isinstance(spec, jax.ShapeDtypeStruct) and isinstance(own := declared[name], jax.ShapeDtypeStruct)
     }
+    texts = {
+        name: [
+            (axis, size_text(size), size_text(made))
+            for axis, (size, made) in enumerate(zip(own.shape, spec.shape, strict=True))
+        ]
+        for name, (own, spec) in arrays.items()
+    }
+    related = {one for axes in texts.values() for _, size, made in axes if size != made for one in symbols(made)}
     return {
         name: {
-            axis: (str(size), number)
-            for axis, (size, number) in enumerate(zip(own.shape, spec.shape, strict=True))
-            if isinstance(number, int) and not isinstance(size, int)
+            axis: (size, int(made) if made.isdecimal() else made)
+            for axis, size, made in axes
+            if size != made or symbols(made) & related
         }
-        for name, (own, spec) in arrays.items()
+        for name, axes in texts.items()
     }
 
 

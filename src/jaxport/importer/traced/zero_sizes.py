@@ -18,7 +18,7 @@ import onnx_ir as ir
 from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.resolving.graph import BoundNode
 from jaxport.importer.resolving.registry import Operator
-from jaxport.importer.traced.assumptions import Assumptions, Bounds
+from jaxport.importer.traced.assumptions import Assumptions
 from jaxport.importer.traced.conditions import names_in
 from jaxport.importer.values.host import Dim, is_dim
 from jaxport.jaxprs.dim_text import symbols
@@ -61,18 +61,14 @@ def _spelled(text: str) -> str:
 def spelled_assumptions(assumed: Assumptions) -> Assumptions:
     """Return what is assumed of sizes, without the names that those are traced by which may be 0.
 
-    >>> spelled_assumptions(Assumptions(("past_and_1 >= 3", "past_and_1 <= 8"), {"past_and_1": (3, 8)})).constraints
+    >>> spelled_assumptions(Assumptions(("past_and_1 >= 3", "past_and_1 <= 8"))).constraints
     ('past >= 2', 'past <= 7')
     """
-
-    def less(name: str, bounds: Bounds) -> Bounds:
-        by, (least, most) = int(name.endswith(SUFFIX)), bounds
-        return least - by, None if most is None else most - by
-
+    names = {name for text in assumed.constraints for name in names_in(text)}
     return replace(
         assumed,
         constraints=tuple(map(_constraint, assumed.constraints)),
-        checked={name.removesuffix(SUFFIX): less(name, bounds) for name, bounds in assumed.checked.items()},
+        empty=frozenset(name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)),
         sizes={name.removesuffix(SUFFIX): _size(name, text) for name, text in assumed.sizes.items()},
         because={
             (_constraint(text) if re.search("[<>=]=", text) else text.removesuffix(SUFFIX)): where

@@ -60,12 +60,11 @@ class SizesNeeded(InconclusiveDimensionOperation):
 
     Args:
       constraint: the sizes for which the program may be traced, as `jax.export.symbolic_shape` takes them.
-      checked: whether results would differ without it; False where JAX refuses other sizes.
     """
 
-    def __init__(self, constraint: str, checked: bool = True):
+    def __init__(self, constraint: str):
         super().__init__(f"whether {constraint} depends on the sizes")
-        self.constraint, self.checked = constraint, checked
+        self.constraint = constraint
 
 
 class SizesDiffer(InconclusiveDimensionOperation):

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from jaxport.importer.values.host import Tensor
+from jaxport.importer.names import given_name
+from jaxport.importer.values.host import HostValue, Tensor
 from jaxport.importer.values.namespaces import jnp
 from jaxport.jaxprs import Dim
 
@@ -78,8 +79,9 @@ class ImageLayout:
         return jnp.reshape(parameter, (-1, *[1] * (x.ndim - 2)))
 
     def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """Return `x` plus a bias of shape (channels,), if there is one."""
-        return x if bias is None else x + self.per_channel(bias, x)
+        """Return `x` plus a bias of shape (channels,), if there is one: exporters write zeros, under no name, for none."""
+        is_none = bias is None or (isinstance(bias, HostValue) and not given_name(bias.name) and not bias.data.any())
+        return x if is_none else x + self.per_channel(bias, x)
 
 
 ONNX = ImageLayout()

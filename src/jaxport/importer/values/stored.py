@@ -10,9 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import ModelError
+from jaxport.importer.names import given_name
 from jaxport.importer.values.host import HostValue
 
-__all__ = ["attribute_value", "is_uniform", "originals", "tensor_value"]
+__all__ = ["FOLDED", "attribute_value", "is_uniform", "originals", "tensor_value"]
 
 
 def tensor_value(tensor: ir.TensorProtocol) -> HostValue:
@@ -41,6 +42,8 @@ def attribute_value(attribute: ir.Attr) -> Any:
     return value
 
 
+FOLDED = "pkg.onnxscript.optimizer.folded_from"
+"""The metadata of an initializer that PyTorch's newer exporter computed: the names of what it was computed from."""
 COMPARED = 64
 """Elements that are compared before all are: copies are rare."""
 
@@ -55,10 +58,11 @@ def is_uniform(tensor: ir.TensorProtocol) -> bool:
 
 
 def originals(read: Iterable[ir.Value]) -> dict[ir.Value, ir.Value]:
-    """Return the weights that tell calls of modules apart, each with the first one that has its elements.
+    """Return the weights that tell calls of modules apart, each with the first one that it is a copy of.
 
-    Exporters store a weight again for each call of its module. A vector of one repeated value that is read once, such as a
-    constant that is written for each call, tells nothing.
+    Exporters store a weight again for each call of its module, under a name that they make up. Those that say what they made
+    it of tell copies; of others, copies have the same elements, which are not all the same number. A vector of one repeated
+    value that is read once, such as a constant that is written for each call, tells nothing.
 
     Args:
       read: the weights, once for each time that they are read.
@@ -67,19 +71,22 @@ def originals(read: Iterable[ir.Value]) -> dict[ir.Value, ir.Value]:
     firsts: dict[Hashable, list[ir.Value]] = {}
     for value, times in Counter(read).items():
         tensor = value.const_value
-        if tensor is None:  # an input of a function
+        if tensor is None or given_name(value.name or ""):  # an input of a function, or a tensor that has a name
             found[value] = value
             continue
         if times == 1 and is_uniform(tensor):
             continue
-        elements = tensor_value(tensor).data
-        key = elements.shape, elements.dtype, elements.reshape(-1)[:COMPARED].tobytes()
-        known = firsts.setdefault(key, [])
-        same = next((one for one in known if np.array_equal(_elements(one), elements)), None)
-        if same is None or is_uniform(tensor):
-            known.append(value)
-            same = value
-        found[value] = same
+        elements, made_of = tensor_value(tensor).data, value.metadata_props.get(FOLDED)
+        begin = elements.reshape(-1)[:COMPARED].tobytes()
+        known = firsts.setdefault((elements.shape, elements.dtype, made_of or begin), [])
+        if made_of:
+            same = known[0] if known else None
+        elif (elements == elements.flat[:1]).all():
+            same = None
+        else:
+            same = next((one for one in known if np.array_equal(_elements(one), elements)), None)
+        known += [value] if same is None else []
+        found[value] = same or value
     return found
 
 

@@ -215,7 +215,7 @@ def factors(match: Match, kernel: Kernel, prefix: str, rank: int, seed: int) -> 
     sizes = lambda axes: tuple(kernel.shape[axis] for axis in axes)
     before = f"{prefix.removesuffix(f'{kernel.name}.')}{kernel.name}"
     numbers = np.random.default_rng([seed, zlib.crc32(f"{match.path}.{before}".encode()), *match.position])
-    bound = math.sqrt(3 / math.prod(sizes(kernel.inputs)))
+    bound = math.sqrt(3 / max(1, math.prod(sizes(kernel.inputs))))  # a weight may have no elements
     a = bound * (2 * numbers.random((*sizes(kernel.batch), *sizes(kernel.inputs), rank), np.float32) - 1)
     b = np.zeros((*sizes(kernel.batch), rank, *sizes(kernel.outputs)), kernel.dtype)
     return {f"{prefix}lora_a": a.astype(kernel.dtype), f"{prefix}lora_b": b}

@@ -27,7 +27,7 @@ def trainable(mox: Mox, which: str | Callable[[str], bool]) -> dict[str, bool]:
       which: a predicate on paths, or an XPath query, which selects the parameters of the blocks that it matches.
 
     Raises:
-      QueryError: the query is malformed or matches nothing.
+      QueryError: the query is malformed or matches nothing, or no parameter is chosen.
 
     >>> import jax.numpy as jnp, jaxport
     >>> from flax import nnx
@@ -37,12 +37,24 @@ def trainable(mox: Mox, which: str | Callable[[str], bool]) -> dict[str, bool]:
     {'bias': False, 'kernel': False, 'lora_a': True, 'lora_b': True}
     """
     if callable(which):
-        return {path: bool(which(path)) for path in mox.params}
+        return _of_some({path: bool(which(path)) for path in mox.params}, mox, "the predicate")
     selection = mox.select(which)
     if not selection.count():
         raise QueryError(f"`{which}` matches nothing, so nothing would be trained", where=f"`{mox.name}`")
-    chosen = {path for node in selection.nodes if node.block is not None for path in node.block.weights.values()}
-    return {path: path in chosen for path in mox.params}
+    chosen = {
+        path for node in selection.layers().nodes if node.block is not None for path in node.block.weights.values()
+    }
+    return _of_some({path: path in chosen for path in mox.params}, mox, f"`{which}`")
+
+
+def _of_some(mask: dict[str, bool], mox: Mox, which: str) -> dict[str, bool]:
+    if mask and not any(mask.values()):
+        raise QueryError(
+            f"{which} chooses no parameter, so nothing would be trained",
+            where=f"`{mox.name}`",
+            instead="`mox.params` has their paths",
+        )
+    return mask
 
 
 def activations(match: Match) -> bool:

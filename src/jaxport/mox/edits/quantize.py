@@ -68,8 +68,9 @@ def quantize(
 ) -> Factory:
     """Quantize weights only: store each weight that the selected layers multiply by in few bits, with scales.
 
-    There is one scale per output channel (each index of all axes that are not contracted) or per index of `axis`; with
-    `group`, one for each group of weights along the contracted axis. The stored arrays are in `Mox.state`: training does not change them.
+    There is one scale per output channel (each index of all axes that are not contracted; of a table that is a head, too,
+    each row) or per index of `axis`; with `group`, one for each group of weights along the contracted axis, or of a row. The
+    stored arrays are in `Mox.state`: training does not change them.
 
     Args:
       axis: the axis of the weights that has a scale for each index; by default all that are not contracted.
@@ -116,8 +117,12 @@ def quantize(
                     why=f"`{kernel.path}` of `{match.shown}` has {value.ndim} axes",
                     instead="leave `axis` out, for one scale per output channel",
                 )
-            made = kernel.channels if axis is None else (axis % value.ndim,)
-            made = made if group is None else kernel.inputs[-1:]
+            # Of a tied table the rows are looked up, and multiplied by as the columns of a head.
+            rows, columns = (
+                (kernel.inputs, kernel.outputs or kernel.inputs) if kernel.is_table else (kernel.outputs, kernel.inputs)
+            )
+            made = tuple(sorted((*kernel.batch, *rows))) if axis is None else (axis % value.ndim,)
+            made = made if group is None else columns[-1:]
             axes.append((kernel.name, made, group or 0))
             stored = _stored(value, made, dtype, group, symmetric)
             params |= {f"{kernel.name}.{part}": beside(array, weight) for part, array in stored}
@@ -152,7 +157,8 @@ def _stored(
     least, greatest = _RANGES[dtype]
     others = tuple(a for a in range(wide.ndim) if a not in axes)
     if group is None:
-        low, high = wide.min(axis=others), wide.max(axis=others)
+        # Zero is among the levels; a weight may have no elements.
+        low, high = wide.min(axis=others, initial=0), wide.max(axis=others, initial=0)
     else:
         starts = np.arange(0, wide.shape[axes[0]], group)
         low, high = np.minimum.reduceat(wide, starts, axis=axes[0]), np.maximum.reduceat(wide, starts, axis=axes[0])
@@ -278,7 +284,7 @@ def calibrate(mox: Mox, query: Query, *args: object, **kwargs: object) -> dict[s
     """
     captured = mox.capture(mox.select(query).layers())(*args, **kwargs)
     largest = {
-        path: max((float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(value)), default=0.0)
+        path: max((float(jnp.max(jnp.abs(leaf), initial=0)) for leaf in jax.tree.leaves(value)), default=0.0)
         for path, value in captured.items()
     }
     return {path: (value or 1.0) / 127 for path, value in largest.items()}

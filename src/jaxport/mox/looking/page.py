@@ -41,7 +41,7 @@ def page(mox: TracedProgram) -> str:
     from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
     # What a query of the page looks at; `<` would end the script that holds it.
-    document = json.dumps(etree.tostring(mox.tree.root).decode()).replace("<", "\\u003c")
+    document = json.dumps(etree.tostring(mox.tree.program.root).decode()).replace("<", "\\u003c")
     return (
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(mox.name)}</title>'
         f"<style>{_STYLE}</style></head><body>"

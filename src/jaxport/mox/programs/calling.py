@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from jaxport.jaxprs import TreeDef
+from jaxport.jaxprs.alike import same_value
 
 __all__ = ["as_traced"]
 
@@ -58,4 +59,4 @@ def _is_default(value: object, parameter: inspect.Parameter) -> bool:
     if parameter.kind in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL):
         return not value
     default = parameter.default
-    return value is default or (isinstance(value, bool | int | float | str) and value == default)
+    return value is default or (isinstance(value, bool | int | float | str) and same_value(value, default))

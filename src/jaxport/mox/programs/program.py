@@ -16,9 +16,10 @@ from jaxport.blocks.marking.window import current_recorder
 from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Module, dims
-from jaxport.jaxprs.alike import misfit
+from jaxport.jaxprs import Array, Aval, Module, aval_of, dims
+from jaxport.jaxprs.alike import misfit, same_value
 from jaxport.jaxprs.meshes import run_on_mesh
+from jaxport.jaxprs.walk import equations_within
 from jaxport.mox.programs.parameters import as_float, check_names, is_parameter, with_values
 from jaxport.mox.programs.tree import Tree
 
@@ -39,6 +40,10 @@ class TracedProgram:
     dropped: tuple[str, ...] = ()
     modules: Mapping[str, Module] | None = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Own the arrays: whoever gave them may write to them later."""
+        object.__setattr__(self, "traced", self.traced.owning())
+
     @property
     def base(self) -> str:
         """The path that other paths in the program may be relative to: of a block, its own."""
@@ -56,15 +61,22 @@ class TracedProgram:
         """All arrays that the program holds, in the order of its inputs."""
         return self.traced.weights
 
-    @cached_property
+    @property
     def params(self) -> dict[str, Array]:
-        """The parameters, which training changes, by path."""
-        return {weight.path: weight.value for weight in self.weights if is_parameter(weight)}
+        """The parameters, which training changes, by path: a new dict each time, of arrays that cannot be written to."""
+        return dict(self._by_role[True])
 
-    @cached_property
+    @property
     def state(self) -> dict[str, Array]:
         """All other arrays, by path: statistics, caches, keys and counts of random number streams, constants."""
-        return {weight.path: weight.value for weight in self.weights if not is_parameter(weight)}
+        return dict(self._by_role[False])
+
+    @cached_property
+    def _by_role(self) -> dict[bool, dict[str, Array]]:
+        by_role: dict[bool, dict[str, Array]] = {True: {}, False: {}}
+        for weight in self.weights:
+            by_role[is_parameter(weight)][weight.path] = weight.value
+        return by_role
 
     @cached_property
     def tree(self) -> Tree:
@@ -143,6 +155,7 @@ class TracedProgram:
         """
         types = [jax.typeof(operand) for operand in operands]
         avals = self.jaxpr.in_avals
+        self._check_weak(types)
         if all(one.shape == aval.shape and one.dtype == aval.dtype for one, aval in zip(types, avals, strict=True)):
             return self
         names = [*(weight.path for weight in self.weights), *self.traced.input_paths, *self.inputs]
@@ -156,6 +169,30 @@ class TracedProgram:
                     instead="give it that shape and dtype, or trace the model again with these arguments",
                 )
         return self._specialized(names, [one.shape for one in types])
+
+    def _check_weak(self, types: Sequence[Aval]) -> None:
+        """Refuse an array in the place of one whose type gives way to that of others, if the program depends on that.
+
+        Raises:
+          InvalidArgument: it does.
+        """
+        for index in self._weak:
+            if not getattr(types[index], "weak_type", False):
+                name = [*(weight.path for weight in self.weights), *self.traced.input_paths, *self.inputs][index]
+                raise InvalidArgument(
+                    f"`{name}` is {types[index].str_short()}",
+                    where=f"the call of `{self.name}`",
+                    why="it was traced with a weak type, as a Python number has, which became that of another operand",
+                    instead="give a weakly typed array (`jnp.asarray(2.0)`), or trace again with this one",
+                )
+
+    @cached_property
+    def _weak(self) -> list[int]:
+        """The inputs with a weak type, if the program converts any value with a weak type to that of others."""
+        weak = [index for index, aval in enumerate(self.jaxpr.in_avals) if getattr(aval, "weak_type", False)]
+        converted = (e for e in equations_within(self.jaxpr.jaxpr) if e.primitive.name == "convert_element_type")
+        moved = ((aval_of(e.invars[0]), e.params["new_dtype"]) for e in converted) if weak else ()
+        return weak if any(getattr(a, "weak_type", False) and a.dtype != dtype for a, dtype in moved) else []
 
     def _specialized(self, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Self:
         """Return the program at other sizes of its symbolic dims; each is made once."""
@@ -198,7 +235,7 @@ class TracedProgram:
         for index, value in self.traced.static_inputs.items():
             leaf = leaves[index]
             # The value of a tracer may be known, and be the same: a derivative would still be zero.
-            if leaf is not value and (isinstance(leaf, Tracer) or getattr(leaf, "ndim", 0) or leaf != value):
+            if isinstance(leaf, Tracer) or not same_value(leaf, value):
                 raise InvalidArgument(
                     f"an argument that is not an array is {leaf!r}",
                     where=f"the call of `{self.name}`",

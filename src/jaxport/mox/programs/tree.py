@@ -3,14 +3,18 @@
 There is one element per equation; a block is one, named by the short name of its type. The equations of the only body
 of an equation are its children; if there are several bodies (`cond`, `while`), each is an element `body`. The values of
 attributes are `printable`, as everything that is shown; so are the strings of a query, which may say either.
+
+There are two such documents: of the program, and of the model, in which an edited layer is the element that it was before,
+in its place, with its own children; the edits around it have no elements. A query is asked of the model, unless it names
+an edit.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING
@@ -19,7 +23,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jaxport import jaxprs
-from jaxport.blocks.block import Block
+from jaxport.blocks.block import Block, FrozenMapping
 from jaxport.blocks.callables.framework import public_name
 from jaxport.jaxprs import Atom, Aval, aval_of
 from jaxport.jaxprs.body_inputs import body_names, runs_bodies
@@ -30,7 +34,19 @@ from jaxport.printable import printable
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-__all__ = ["Node", "Tree", "joined", "name_below", "shape_text", "short_name", "value_text"]
+__all__ = [
+    "AROUND",
+    "WRAPPED",
+    "Document",
+    "Node",
+    "Tree",
+    "equations_by_name",
+    "joined",
+    "name_below",
+    "shape_text",
+    "short_name",
+    "value_text",
+]
 
 #: Names that a query may use for a primitive, besides its own.
 SPELLINGS = {"pjit": "jit", "remat": "checkpoint", "remat2": "checkpoint", "cond_p": "cond"}
@@ -42,13 +58,15 @@ class Node:
 
     Attributes:
       location: index of an equation, index of a body in it, index of an equation in that, …
-      equation: the equation itself.
+      equation: the equation itself; of an edited layer that of the outermost edit, with the layer's type and config.
       parent: the node whose body it is in; None at the root.
+      layers: of an edited layer the calls of the layer itself inside of all edits, or the equation; else none.
     """
 
     location: Location
     equation: jaxprs.JaxprEqn
     parent: Node | None
+    layers: tuple[Node, ...] = ()
 
     @property
     def block(self) -> Block | None:
@@ -79,13 +97,13 @@ class Node:
         return f"{around}.{own}" if around else own
 
 
-class Tree:
-    """The elements of a Mox. `nodes` are all in document order; `node_of` finds that of an element."""
+class Document:
+    """The elements of a program; `node_of` has the node of each, in document order."""
 
-    def __init__(self, name: str, jaxpr: jaxprs.Jaxpr):
+    def __init__(self, name: str, jaxpr: jaxprs.Jaxpr, known: Mapping[Location, Node] | None = None):
         from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
-        writer = _TreeWriter()
+        writer = _TreeWriter(known)
         writer.open("mox", {"name": name})
         writer.body(jaxpr, (), None)
         writer.close("mox")
@@ -95,35 +113,69 @@ class Tree:
         # An element is the same object as long as somebody holds it.
         written = zip(self.root.iter(), writer.nodes, strict=True)
         self.node_of: dict[_Element, Node] = {element: node for element, node in written if node is not None}
+        self.twins: Mapping[Node, Sequence[Node]] = writer.twins
 
-    @property
-    def nodes(self) -> Sequence[Node]:
-        """All nodes, in document order."""
-        return list(self.node_of.values())
+    @cached_property
+    def element_of(self) -> Mapping[Location, _Element]:
+        """The element of each node, by its location."""
+        return {node.location: element for element, node in self.node_of.items()}
 
     def names(self, kind: str) -> frozenset[str]:
-        """Return all names of a kind that elements have: "tag", "target" or "attribute"."""
+        """Return all names of a kind that elements have: "tag", "target", "attribute", or a "string" that is one of the first."""
         return self._names[kind]
 
     @cached_property
     def _names(self) -> dict[str, frozenset[str]]:
         elements = list(self.root.iter())
-        return {
+        names = {
             "tag": frozenset(str(element.tag) for element in elements),
-            "target": frozenset(node.block.target for node in self.nodes if node.block is not None),
+            "target": frozenset(node.block.target for node in self.node_of.values() if node.block is not None),
             "attribute": frozenset(str(name) for element in elements for name in element.attrib),
         }
+        return {**names, "string": names["tag"] | names["target"]}
+
+
+class Tree:
+    """The nodes of a program, and its elements.
+
+    Attributes:
+      program: the elements of all equations.
+      model: the elements of the model as it was before edits; the same document if there are none around its layers.
+      nodes: all nodes, in document order.
+      shown: those of the model.
+    """
+
+    def __init__(self, name: str, jaxpr: jaxprs.Jaxpr):
+        self.program = self.model = Document(name, jaxpr)
+        self.nodes: Sequence[Node] = list(self.program.node_of.values())
+        self.shown = self.nodes
+        if any(_is_edit(node.equation) for node in self.nodes):
+            self.model = Document(name, jaxpr, {node.location: node for node in self.nodes})
+            shown = [*self.model.node_of.values(), *(twin for twins in self.model.twins.values() for twin in twins)]
+            self.shown = sorted(shown, key=lambda node: node.location)
+
+    def names(self, kind: str) -> frozenset[str]:
+        """Return all names of a kind that elements have: "tag", "target" or "attribute"."""
+        return self.program.names(kind)
+
+    @cached_property
+    def edits(self) -> Mapping[str, frozenset[str]]:
+        """The names of each kind that only edits have, and the blocks in them."""
+        kinds = ("tag", "target", "attribute", "string")
+        if self.model is self.program:
+            return dict.fromkeys(kinds, frozenset())
+        blocks = [element for element, node in self.program.node_of.items() if node.block is not None]
+        names = {str(name) for element in blocks for name in (element.tag, *element.attrib)}
+        names |= self.program.names("target")
+        return {kind: (self.program.names(kind) - self.model.names(kind)) & names for kind in kinds}
 
     @cached_property
     def paths(self) -> Mapping[str, Sequence[Node]]:
-        """The nodes by path: of each path the blocks, and if there is none the equations; of nested ones the outer."""
-        blocks: dict[str, list[Node]] = {}
-        equations: dict[str, list[Node]] = {}
-        for node in self.nodes:
-            same_path = (equations if node.block is None else blocks).setdefault(node.path, [])
-            if not any(around in same_path for around in node.around):
-                same_path.append(node)
-        return {**equations, **blocks}
+        """The nodes by path: of each path the blocks, and if there is none the equations; of nested ones the outer.
+
+        What only edits have is at a path that the model has nothing at.
+        """
+        return _by_path(self.nodes) if self.shown is self.nodes else {**_by_path(self.nodes), **_by_path(self.shown)}
 
     @cached_property
     def _emitted(self) -> Counter[Mapped]:
@@ -136,18 +188,88 @@ class Tree:
             return node.block.axes
         return axes_of_batches(node.equation, lambda record: self._emitted[record] == 1)
 
-    @cached_property
-    def element_of(self) -> Mapping[Node, _Element]:
-        """The element of each node."""
-        return {node: element for element, node in self.node_of.items()}
+
+def _by_path(nodes: Sequence[Node]) -> dict[str, Sequence[Node]]:
+    blocks: dict[str, list[Node]] = {}
+    equations: dict[str, list[Node]] = {}
+    for node in nodes:
+        same_path = (equations if node.block is None else blocks).setdefault(node.path, [])
+        places = {one.location for one in same_path}
+        if not places or not any(around.location in places for around in node.around):
+            same_path.append(node)
+    return {**equations, **blocks}
+
+
+WRAPPED = "wrapped"
+"""The option of a block that an edit was put around: it is still the layer that the model has there."""
+
+AROUND = "around"
+"""The option of an edit around an equation: the name of its primitive, and which of these in the edit it is."""
+
+
+def _is_edit(equation: jaxprs.JaxprEqn) -> bool:
+    """Whether an equation is an edit around a layer, or an equation, that may be inside of it."""
+    block = equation.params.get("block")
+    return block is not None and block.edited and block.kind == "function"
+
+
+def equations_by_name(jaxpr: jaxprs.Jaxpr, names: Container[str], before: Location = ()) -> Iterator[Location]:
+    """Yield the locations of the equations of some primitives, at any depth."""
+    for index, equation in enumerate(jaxpr.eqns):
+        if equation.primitive.name in names:
+            yield (*before, index)
+        for number, body in enumerate(bodies(equation.params)):
+            yield from equations_by_name(body, names, (*before, index, number))
+
+
+def _layers(edit: Node, known: Mapping[Location, Node]) -> tuple[Node, ...]:
+    """Return the calls of the layer, or the equation, that edits were put around; none if the node is no such edit."""
+    block = edit.block
+    if block is None or not _is_edit(edit.equation):
+        return ()
+    body, inside = edit.equation.params["jaxpr"].jaxpr, (*edit.location, 0)
+    if AROUND in block.options:
+        name, numbers = block.options[AROUND]
+        found = [*equations_by_name(body, (name,))]
+        return tuple(known[*inside, *found[number]] for number in numbers if number < len(found))
+    calls = [known[*inside, *place] for place in _wrapped(body, block.path)]
+    return tuple(layer for call in calls for layer in _layers(call, known) or (call,))
+
+
+def _wrapped(jaxpr: jaxprs.Jaxpr, path: str, before: Location = ()) -> Iterator[Location]:
+    """Yield the locations of the outermost blocks in an edit of a layer that it was put around."""
+    for index, equation in enumerate(jaxpr.eqns):
+        block = equation.params.get("block")
+        if block is not None and block.path == path and WRAPPED in block.options:
+            yield (*before, index)
+            continue
+        for number, body in enumerate(bodies(equation.params)):
+            yield from _wrapped(body, path, (*before, index, number))
+
+
+def _edited_layer(edit: Node, layers: tuple[Node, ...]) -> Node:
+    """Return the node of a layer with all edits around it."""
+    layer, block = layers[0], edit.equation.params["block"]
+    if (own := layer.block) is not None:
+        block = replace(block, target=own.target, kind=own.kind, method=own.method, config=own.config)
+    else:
+        block = replace(block, target=layer.type, config=FrozenMapping(jaxprs.parameters(layer.equation)))
+    equation = edit.equation.replace(params={**edit.equation.params, "block": block})
+    return Node(edit.location, equation, edit.parent, layers)
 
 
 class _TreeWriter:
-    """The text of the elements, and for each the node that it stands for: none for the program and for bodies."""
+    """The text of the elements, and for each the node that it stands for: none for the program and for bodies.
 
-    def __init__(self) -> None:
+    With the nodes of the program by location, those are written that a model has without the edits around its layers.
+    Where an edit calls a layer twice, what is in the other call is a twin of what is in the first.
+    """
+
+    def __init__(self, known: Mapping[Location, Node] | None = None) -> None:
         self.text: list[str] = []
         self.nodes: list[Node | None] = []
+        self.twins: dict[Node, list[Node]] = {}
+        self._known = known
         self._leaves: dict[tuple, str] = {}
 
     def open(self, tag: str, attributes: Mapping[str, str], node: Node | None = None) -> None:
@@ -164,27 +286,46 @@ class _TreeWriter:
 
     def body(self, jaxpr: jaxprs.Jaxpr, before: Location, around: Node | None) -> None:
         """Write the elements of the equations of a body."""
+        known = self._known
         for index, equation in enumerate(jaxpr.eqns):
-            node = Node((*before, index), equation, around)
-            block = equation.params.get("block")
-            if block is None and not runs_bodies(equation):
+            location = (*before, index)
+            node = Node(location, equation, around) if known is None else known[location]
+            layers = () if known is None else _layers(node, known)
+            if layers:
+                self.element(layers[0], _edited_layer(node, layers))
+                self.pair(layers)
+            elif "block" in equation.params or runs_bodies(equation):
+                self.element(node, node)
+            else:
                 self.nodes.append(node)
                 self.text.append(self.leaf(equation))
-                continue
-            if block is not None:
-                tag = _tag(short_name(block.target))
-                self.open(tag, _block_attributes(block, equation), node)
-            else:
-                tag = spelled(equation.primitive.name)
-                self.open(tag, _attributes(equation), node)
-            inner = bodies(equation.params)
-            for number, body in enumerate(inner):
-                if len(inner) > 1:
-                    self.open("body", {"name": body_names(equation)[number]})
-                self.body(body, (*node.location, number), node)
-                if len(inner) > 1:
-                    self.close("body")
-            self.close(tag)
+
+    def element(self, node: Node, shown: Node) -> None:
+        """Write the element of a node, and those in it; `shown` is what it stands for."""
+        equation, block = node.equation, node.block
+        tag = spelled(equation.primitive.name) if block is None else _tag(short_name(block.target))
+        attributes = _attributes(equation) if block is None else _block_attributes(block, equation)
+        self.open(tag, attributes if shown is node else {**attributes, "edited": "True"}, shown)
+        inner = bodies(equation.params) if block is not None or runs_bodies(equation) else ()
+        for number, body in enumerate(inner):
+            if len(inner) > 1:
+                self.open("body", {"name": body_names(equation)[number]})
+            self.body(body, (*node.location, number), node)
+            if len(inner) > 1:
+                self.close("body")
+        self.close(tag)
+
+    def pair(self, layers: Sequence[Node]) -> None:
+        """Find the twins of what was written of the first call of a layer in the others."""
+        first, known = layers[0].location, self._known or {}
+        inside = [n for n in self.nodes if n is not None and n.location[: len(first)] == first] if layers[1:] else []
+        for node in inside:
+            for layer in layers[1:]:
+                twin = known.get((*layer.location, *node.location[len(first) :]))
+                if twin is not None and twin.path == node.path and twin.equation.primitive is node.equation.primitive:
+                    found = _layers(twin, known)
+                    twin = _edited_layer(twin, found) if found and node.layers else twin
+                    self.twins.setdefault(node, []).append(twin)
 
     def leaf(self, equation: jaxprs.JaxprEqn) -> str:
         """Return the element of an equation that runs no bodies; layers of a kind have the same ones."""
@@ -265,7 +406,7 @@ def _block_attributes(block: Block, equation: jaxprs.JaxprEqn) -> dict[str, str]
         "type": short_name(block.target),
         "target": block.target,
         "method": block.method,
-        "params": " ".join([name_below(path, block.path) for path in block.weights.values()]),
+        "params": " ".join([name_below(path, block.path) for _, path in sorted(block.named.items())]),
         **_shapes(equation.invars[: len(block.arguments)], equation.outvars[:count]),
     }
     if block.edited:

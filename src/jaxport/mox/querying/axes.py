@@ -45,7 +45,8 @@ ELEMENTWISE = frozenset({
 class AxisPart(NamedTuple):
     """A part of an axis of an array: so many indices, which are `stride` apart.
 
-    `source` names the array; None is an axis of none. The stride is None if some indices are left out, or added.
+    `source` names the array; None is an axis of none. The stride is negative if the order is reversed, and None if some
+    indices are left out, or added.
     """
 
     source: Hashable
@@ -103,6 +104,19 @@ def _of_other_sizes(equation: JaxprEqn, axes: Axes) -> Axes:
     return tuple(axis if before == after else cut(axis, after) for axis, before, after in pairs)
 
 
+def _padded(equation: JaxprEqn, axes: Axes) -> Axes:
+    """Return the axes of a padded array; one that is cut at one end and padded at the other keeps its size alone."""
+    result = aval_of(equation.outvars[0])
+    config = zip(axes, result.shape, equation.params["padding_config"], strict=True)
+    return tuple(axis if all(width == 0 for width in widths) else cut(axis, size) for axis, size, widths in config)
+
+
+def _reversed(equation: JaxprEqn, axes: Axes) -> Axes:
+    turned = lambda part: part._replace(stride=part.stride and -part.stride) if part.size != 1 else part
+    dimensions = equation.params["dimensions"]
+    return tuple(tuple(map(turned, axis)) if index in dimensions else axis for index, axis in enumerate(axes))
+
+
 def _shape(equation: JaxprEqn) -> Sequence[Dim]:
     operand = aval_of(equation.invars[0])
     return operand.shape
@@ -110,9 +124,9 @@ def _shape(equation: JaxprEqn) -> Sequence[Dim]:
 
 _ARRANGING: dict[str, Callable[[JaxprEqn, Axes], Axes | None]] = {
     "broadcast_in_dim": _broadcast,
-    "pad": _of_other_sizes,
+    "pad": _padded,
     "reshape": _reshape,
-    "rev": lambda _, axes: axes,
+    "rev": _reversed,
     "slice": _of_other_sizes,
     "squeeze": _squeezed,
     "transpose": _transposed,

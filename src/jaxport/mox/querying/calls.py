@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, Self, TypeVar
 
 import jax
@@ -105,7 +104,7 @@ class TracedCall(TracedProgram):
         block, invars = self.block, self.node.equation.invars
         return {} if block is None else {path: aval_of(invars[index]) for index, path in block.named.items()}
 
-    @cached_property
+    @property
     def params(self) -> dict[str, Array]:
         """The parameters of the block, by path; an operator of an imported model has its own among its arguments."""
         return {

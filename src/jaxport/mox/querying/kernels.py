@@ -46,6 +46,7 @@ class Kernel:
       order: of a plain layer, the axes of its result, counted in those of the argument that are left over, and `outputs`.
         None unless it is linear, and a product or a lookup of the argument itself.
       is_lookup: whether indices select from it.
+      is_table: whether a call of the module selects from it by indices, and another one multiplies by it.
       is_computed: whether it is no parameter, but computed from several of which this is the largest, as a dequantized one.
       is_linear: whether the only result of the call is the product, or the rows, and what the layer adds to them.
       is_alone: whether it adds parameters only, so that arguments reach the result through the product.
@@ -64,6 +65,7 @@ class Kernel:
     made: tuple[int, ...] | None = None
     order: tuple[int, ...] | None = None
     is_lookup: bool = False
+    is_table: bool = False
     is_linear: bool = False
     is_alone: bool = False
     is_computed: bool = False
@@ -117,7 +119,11 @@ def kernels(match: TracedCall, computed: bool = False) -> list[Kernel]:
         sizes = {index: _bytes(jaxpr.invars[index].aval) for index in sorted(weight.origins)}
         if known.isdisjoint(weight.origins):
             used += _kernel(match, jaxpr, weight, max(sizes, key=sizes.__getitem__))
-    return used if block.method in ("", "__call__") else _as_tables(match, used)
+    if block.method not in ("", "__call__"):
+        return _as_tables(match, used)
+    calls = match.root.tree.paths.get(match.path, ()) if any(kernel.is_lookup for kernel in used) else ()
+    is_tied = any(node.block is not None and node.block.method not in ("", "__call__") for node in calls)
+    return [replace(kernel, is_table=kernel.is_lookup and is_tied) for kernel in used] if is_tied else used
 
 
 def _as_tables(match: TracedCall, used: Sequence[Kernel]) -> list[Kernel]:
@@ -129,7 +135,7 @@ def _as_tables(match: TracedCall, used: Sequence[Kernel]) -> list[Kernel]:
     calls = [node for node in others if node.block is not None and node.block.method == "__call__"]
     found = [kernel for node in calls for kernel in kernels(call_of(TracedCall, match.root, node))]
     tables = {kernel.path: kernel for kernel in found if kernel.is_lookup}
-    plain = {"met": None, "made": None, "order": None, "is_linear": False, "_flow": None}
+    plain = {"met": None, "made": None, "order": None, "is_linear": False, "is_table": True, "_flow": None}
     return [
         kernel
         if kernel.path not in tables or kernel.is_lookup

@@ -31,16 +31,13 @@ class NodeSet(Generic[Program, Call]):
     mox: Program
     nodes: tuple[Node, ...]
     query: str = ""
-    is_path: bool = False
 
     def layers(self) -> Self:
-        """Return the members, but a layer instead of the edits around it if the layer was selected as well.
+        """Return the members, but a layer itself instead of the layer with the edits around it.
 
-        A path selects both; an edit that was selected on its own (`//lora`) stays.
+        An edit that was selected on its own (`//lora`) stays.
         """
-        chosen = set(self.nodes)
-        if self.is_path:
-            chosen |= {node for node in self.mox.tree.nodes if not chosen.isdisjoint(_edits_around(node))}
+        chosen = {layer for node in self.nodes for layer in node.layers or (node,)}
         around = {edit for node in chosen for edit in _edits_around(node)}
         nodes = _in_order(chosen - around)
         return self if nodes == self.nodes else replace(self, nodes=nodes)
@@ -101,29 +98,26 @@ class NodeSet(Generic[Program, Call]):
         >>> mox.select("//jit").select("./sin").paths()
         ['sin']
         """
-        is_path = False
         if isinstance(query, str):
-            nodes, is_path = self._inside(query, strict)
-            shown = f"`{query}`"
+            nodes, shown = self._inside(query, strict), f"`{query}`"
         else:
-            whole, members = select(type(self), self.mox, query, strict=strict), set(self.nodes)
-            nodes, shown = tuple(n for n in whole.nodes if not members.isdisjoint(n.around)), whole.query
-        selection = replace(self, nodes=nodes, query=f"{shown} in {self.query}", is_path=is_path)
+            whole, members = select(type(self), self.mox, query, strict=strict), {node.location for node in self.nodes}
+            inside = (n for n in whole.nodes if not members.isdisjoint(around.location for around in n.around))
+            nodes, shown = tuple(inside), whole.query
+        selection = replace(self, nodes=nodes, query=f"{shown} in {self.query}")
         return selection if expect is None else selection.expect(expect)
 
-    def _inside(self, query: str, strict: bool) -> tuple[tuple[Node, ...], bool]:
-        """Return the nodes that an expression, or a path below a member, matches, and whether it is a path."""
+    def _inside(self, query: str, strict: bool) -> tuple[Node, ...]:
+        """Return the nodes that an expression, or a path below a member, matches."""
         at_paths = [self.mox.tree.paths.get(joined(node.path, query), ()) for node in self.nodes]
         if query and any(at_paths):
-            return _in_order({node for nodes in at_paths for node in nodes}), True
-        elements = [self.mox.tree.element_of[node] for node in self.nodes]
-        return _by_xpath(self.mox, query, elements, strict), False
+            return _in_order({node for nodes in at_paths for node in nodes})
+        return _by_xpath(self.mox, query, self.nodes, strict)
 
     def __or__(self, other: Self) -> Self:
         """Return the members of both, in the order of the program."""
         nodes = _in_order({*self.nodes, *self._same(other).nodes})
-        either = self.is_path or self._same(other).is_path
-        return replace(self, nodes=nodes, query=f"{self.query} or {other.query}", is_path=either)
+        return replace(self, nodes=nodes, query=f"{self.query} or {other.query}")
 
     def __and__(self, other: Self) -> Self:
         """Return the members that are in both."""
@@ -169,12 +163,14 @@ def select(
         selection = query
     elif isinstance(query, str):
         at_path = _by_path(mox, query, strict)
-        nodes = _by_xpath(mox, query, [mox.tree.root], strict) if at_path is None else at_path
-        selection = kind(mox, nodes, f"`{query}`", is_path=at_path is not None)
+        nodes = _by_xpath(mox, query, None, strict) if at_path is None else at_path
+        selection = kind(mox, nodes, f"`{query}`")
     elif isinstance(query, type):
         selection = kind(mox, *_by_class(mox, query, strict))
     elif callable(query):
-        selection = kind(mox, tuple(mox.tree.nodes), "everything").where(query)
+        selection = kind(mox, tuple(mox.tree.shown), "everything").where(query)
+        if not selection.nodes and mox.tree.shown is not mox.tree.nodes:  # what only edits have
+            selection = kind(mox, tuple(mox.tree.nodes), "everything").where(query)
     else:
         raise InvalidArgument(
             f"{query!r} is not a query",
@@ -215,7 +211,7 @@ def _by_class(mox: TracedProgram, kind: type, strict: bool) -> tuple[tuple[Node,
         waiting += [one for one in derived if one not in kinds]
         kinds.update(derived)
     targets = {target_of(one) for one in kinds}
-    nodes = [node for node in mox.tree.nodes if node.block is not None and node.block.target in targets]
+    nodes = [node for node in mox.tree.shown if node.block is not None and node.block.target in targets]
     if strict and not nodes:
         raise QueryError(
             f"no module of the class `{target_of(kind)}` is called",
@@ -252,17 +248,24 @@ def _by_path(mox: TracedProgram, query: str, strict: bool) -> tuple[Node, ...] |
     return ()
 
 
-def _by_xpath(mox: TracedProgram, query: str, elements: Sequence[_Element], strict: bool) -> tuple[Node, ...]:
-    """Return the nodes that a query matches from some elements; each node once, in the order of the program."""
+def _by_xpath(mox: TracedProgram, query: str, start: Sequence[Node] | None, strict: bool) -> tuple[Node, ...]:
+    """Return the nodes that a query matches from some nodes, or the root; each node once, in the order of the program."""
     tree, program = mox.tree, compiled(query)
     if strict:
         check(mox, query, program)
+    document = tree.model
+    if any(name.text in tree.edits[name.kind] for name in program.names):
+        document = tree.program
+    if start is not None and any(node.location not in document.element_of for node in start):
+        document = tree.program
+    elements = [document.root] if start is None else [document.element_of[node.location] for node in start]
     hits: dict[Node, None] = {}
     for element in elements:
         # The root and the elements of bodies stand for no equation.
-        elements_hit = _evaluated(mox, query, program, element)
-        hits.update((tree.node_of[hit], None) for hit in elements_hit if hit in tree.node_of)
-    return tuple(hits) if len(elements) == 1 else _in_order(hits)
+        for hit in _evaluated(mox, query, program, element):
+            if (node := document.node_of.get(hit)) is not None:
+                hits.update(dict.fromkeys((node, *document.twins.get(node, ()))))
+    return tuple(hits) if len(elements) == 1 and not document.twins else _in_order(hits)
 
 
 def _edits_around(node: Node) -> Iterator[Node]:

@@ -52,7 +52,7 @@ _DEEPEST = 50
 
 @dataclass(frozen=True)
 class Name:
-    """A name in a query: of an element, of the full type of one, or of an attribute."""
+    """A name in a query: of an element, of the full type of one, or of an attribute; or a string, which may be one."""
 
     text: str
     position: int
@@ -270,6 +270,8 @@ class _QueryParser:
         elif kind == "name":
             return self.call()
         else:
+            if kind == "string":
+                self.names.append(Name(self.peek()[1:-1], self.position, kind))
             self.take()
         return kind if kind == "string" else ""
 

@@ -102,7 +102,9 @@ def unpickled(text: str, arrays: Mapping[str, tuple[str, np.ndarray]], kind: typ
     Raises:
       ModelError: it is malformed.
     """
-    return read_text(text, {path: _restored(raw, dtype) for path, (dtype, raw) in arrays.items()}, None, kind)
+    return read_text(
+        text, {path: _restored(raw, dtype, f"`{path}`") for path, (dtype, raw) in arrays.items()}, None, kind
+    )
 
 
 def save(mox: TracedProgram, path: str | os.PathLike[str]) -> None:
@@ -256,13 +258,22 @@ def load_params(path: str | os.PathLike[str]) -> dict[str, Array]:
         dtypes = file.metadata() or {}
         for name in file.keys():  # noqa: SIM118 - it is no dict
             raw = file.get_tensor(name)
-            made[name] = _restored(raw, dtypes.get(name, str(raw.dtype)))
+            made[name] = _restored(raw, dtypes.get(name, str(raw.dtype)), f"the tensor `{name}` of `{path}`")
     return made
 
 
-def _restored(raw: np.ndarray, text: str) -> Array:
+def _restored(raw: np.ndarray, text: str, where: str) -> Array:
     dtype = dtype_of(text)
     if not isinstance(dtype, np.dtype):
         names = {str(jax.random.key(0, impl=name).dtype): name for name in ("threefry2x32", "rbg", "unsafe_rbg")}
         return jax.random.wrap_key_data(jnp.asarray(raw), impl=names[text])
-    return jnp.asarray(raw if raw.dtype == dtype else raw.view(dtype))
+    raw = raw if raw.dtype == dtype else raw.view(dtype)
+    array = jnp.asarray(raw)
+    if array.dtype != dtype and dtype.kind in "iu" and not np.array_equal(array, raw):
+        raise ModelError(
+            f"integers of type {dtype} do not fit in {array.dtype}",
+            where=where,
+            why="64-bit types are not enabled",
+            instead='`jax.config.update("jax_enable_x64", True)` before it is read',
+        )
+    return array

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import jax
+import numpy as np
 from jax import core as jax_core, export as jax_export
 from jax.sharding import AbstractMesh
 
@@ -185,7 +186,12 @@ class _Reader:
                     raise ModelError(f"the value `{atom}` is used before it is defined")
                 return names[atom]
             literal = object_of(atom)
-            return jaxprs.Literal(self.value(literal["value"]), self.aval(literal["aval"]))
+            value, aval = self.value(literal["value"]), self.aval(literal["aval"])
+            # A weak type is that of a number of Python; a number of NumPy would make those of its results strong.
+            if getattr(aval, "weak_type", False) and isinstance(value, np.ndarray | np.generic) and not np.ndim(value):
+                number = value.item()
+                value = number if jax.typeof(number) == aval else value
+            return jaxprs.Literal(value, aval)
 
         inputs = [defined(item) for item in list_of(data["inputs"])]
         equations = [

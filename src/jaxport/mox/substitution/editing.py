@@ -22,10 +22,12 @@ from jaxport.errors import InvalidArgument, QueryError, Unsupported
 from jaxport.jaxprs import Array, Atom, Aval, Effect, aval_of
 from jaxport.jaxprs.alike import same_aval
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS, Widening, stacked, widened
+from jaxport.jaxprs.identity import IdentityMap, owned
 from jaxport.jaxprs.rewrite import alone, inlined, replaced, with_operands
 from jaxport.jaxprs.vmap_axes import Levels, spread
 from jaxport.jaxprs.walk import Location, bodies, used_variables
 from jaxport.mox.programs.original import Site
+from jaxport.mox.programs.parameters import is_parameter
 from jaxport.mox.programs.program import Program
 from jaxport.mox.programs.tree import Node
 from jaxport.mox.querying.calls import REWRITTEN, Call, TracedCall, arguments_of, returns_of
@@ -104,9 +106,13 @@ class _EditedBody:
     names: dict[Var, Atom] = field(default_factory=dict)
     equations: list[JaxprEqn] = field(default_factory=list)
     inputs: dict[_InputKey, Var] = field(default_factory=dict)
+    # The inputs that it has had all along, by the names of parameters.
+    held: Mapping[str, Var] = field(default_factory=dict)
 
     def input(self, key: _InputKey, aval: Aval) -> Var:
         """Return the new input for a key, of this type."""
+        if key.name in self.held:
+            return self.held[key.name]
         if key not in self.inputs:
             self.inputs[key] = Var(aval)
         return self.inputs[key]
@@ -150,6 +156,8 @@ class _Editor(Generic[Program]):
         self.bases: dict[Hashable, str] = {}
         self.taken = {*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs}
         self.names: dict[tuple[Hashable, str], str] = {}
+        # A replacement that runs another part of the model has its parameters, not copies of them.
+        self.tied = IdentityMap((w.value, w.path) for w in mox.weights if is_parameter(w))
         # The names that new parameters have for as long as others have those that they were to have.
         self.wishes: dict[str, str] = {}
         # The paths of blocks that run no more, though values that they made for others are still made.
@@ -164,7 +172,7 @@ class _Editor(Generic[Program]):
         inputs = {key: v for key, v in body.inputs.items() if self.leaves[key.name].value is None}
         invars, held = mox.jaxpr.jaxpr.invars, len(mox.weights)
         new = [self.leaves[key.name] for key in params]
-        moved = jax.device_put([leaf.value for leaf in new if not isinstance(leaf.value, jax.Array)])  # one transfer
+        moved = jax.device_put([owned(leaf.value) for leaf in new if not isinstance(leaf.value, jax.Array)])  # at once
         others = iter(moved)
         values = [leaf.value if isinstance(leaf.value, jax.Array) else next(others) for leaf in new]
         added = [
@@ -188,7 +196,8 @@ class _Editor(Generic[Program]):
 
     def body(self, jaxpr: Jaxpr, location: Location) -> tuple[_EditedBody, list[Atom]]:
         """Return the edited body at a location, and its results."""
-        made = _EditedBody()
+        names = [weight.path for weight in self.mox.weights] if not location else []
+        made = _EditedBody(held=dict(zip(names, jaxpr.invars, strict=False)))
         for index, equation in enumerate(jaxpr.eqns):
             here = (*location, index)
             equation = made.transposed(made.renamed(equation))
@@ -235,7 +244,7 @@ class _Editor(Generic[Program]):
             made.inline(edited[0], operand_list, equation.outvars)
             return None
         if equation.primitive.name in DISSOLVED:
-            equation = _as_block(equation, self.matches[here])
+            equation = placing.as_block(equation, self.matches[here])
         # `refusal` has seen to it that the equation takes more inputs.
         (*before, equation), _ = widened(equation, Widening(edited, keys, operands, sliced))
         made.equations += before
@@ -312,6 +321,11 @@ class _Editor(Generic[Program]):
         locations = tuple(scan.location for scan in scans)
         keys = []
         for position, weight in enumerate(templates[0].params):
+            tied = self.tied.get(weight.value) if templates[0].is_tied or not weight.owned else None
+            if tied is not None and len(templates) == 1:
+                self.leaves.setdefault(tied, _Leaf(tied, _aval(weight.value), weight.value))
+                keys.append(_InputKey(tied))
+                continue
             name = self.names.get((owner, weight.path))
             if name is not None and not weight.trainable and not _equal(self.leaves[name], templates, position):
                 name = None  # a constant of this call alone
@@ -369,7 +383,8 @@ class _Editor(Generic[Program]):
         results = template.site.results
         escaping = equation.outvars[results:]
         base = self.owner(match)[1]
-        jaxpr, escaped = placing.with_original(placing.placed(template.jaxpr, base, new.names), equation, results)
+        placed = placing.placed(template.jaxpr, base, new.names)
+        jaxpr, escaped = placing.with_original(placed, equation, results)
         operands, used = [*equation.invars, *new.variables], used_variables(jaxpr)
         kept = [
             index for index in range(len(operands)) if index < template.site.arguments or jaxpr.invars[index] in used
@@ -386,6 +401,7 @@ class _Editor(Generic[Program]):
             method="",
             config=FrozenMapping(config),
             weights=FrozenMapping(weights),
+            options=FrozenMapping(placing.options_around(placed, equation)),
             exchanged=FrozenMapping({} if old is None else old.exchanged),
             arguments=arguments_of(match.node),
             results=results,
@@ -393,7 +409,11 @@ class _Editor(Generic[Program]):
             axes=template.site.axes,
             returns=returns_of(match.node),
             edited=True,
-        ).with_inputs(kept)
+        )
+        if template.keeps:
+            own = match.block or replace(block, target=match.type)
+            block = replace(block, target=own.target, kind=own.kind, method=own.method, config=own.config)
+        block = block.with_inputs(kept)
         inner = jaxprs.Jaxpr(
             (),
             [jaxpr.invars[index] for index in kept],
@@ -434,24 +454,6 @@ class _Editor(Generic[Program]):
             body = equation.params["jaxpr"].jaxpr
             escaped = body.replace(outvars=body.outvars[results:], debug_info=jaxprs.nameless(body))
             made.inline(escaped, equation.invars, escaping)
-
-
-def _as_block(equation: JaxprEqn, match: TracedCall) -> JaxprEqn:
-    """Turn a wrapper that is replaced into a block with the edited body, which a call of the original then runs."""
-    (body,) = bodies(equation.params)
-    block = Block(
-        target=match.type,
-        name=match.path.rpartition(".")[2],
-        path=match.path,
-        kind="function",
-        method="",
-        arguments=arguments_of(match.node),
-        results=len(equation.outvars),
-        returns=returns_of(match.node),
-        edited=True,
-    )
-    params = {"jaxpr": jaxprs.closed(body, ()), "block": block}
-    return equation.replace(primitive=block_p, params=params)
 
 
 def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: TracedCall) -> JaxprEqn:

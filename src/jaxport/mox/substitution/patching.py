@@ -70,4 +70,4 @@ def _patch(match: TracedCall, change: object) -> Whole:
     if len(leaves) == len(avals):
         leaves = [fitting(leaf, index) for index, leaf in enumerate(leaves)]
     value = jax.tree.unflatten(tree, leaves)
-    return Whole(lambda *_: value)
+    return Whole(lambda *_: value, keeps=True)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from jaxport.blocks.block import Block, FrozenMapping
+from jaxport import jaxprs
+from jaxport.blocks.block import Block, FrozenMapping, block_p
 from jaxport.blocks.callables.places import joined
 from jaxport.jaxprs import Jaxpr, JaxprEqn, Var
 from jaxport.jaxprs.rewrite import EquationRewriting, Rewriting
-from jaxport.jaxprs.walk import with_equations
+from jaxport.jaxprs.walk import bodies, with_equations
 from jaxport.mox.programs.original import original_p
-from jaxport.mox.programs.tree import name_below
-from jaxport.mox.querying.calls import IN_PLACE, REPLACED
+from jaxport.mox.programs.tree import AROUND, WRAPPED, equations_by_name, name_below
+from jaxport.mox.querying.calls import IN_PLACE, REPLACED, TracedCall, arguments_of, returns_of
 from jaxport.mox.substitution.cleanup import with_block, with_names
 
-__all__ = ["as_call", "placed", "relative", "with_original"]
+__all__ = ["as_block", "as_call", "options_around", "placed", "relative", "with_original"]
 
 
 def relative(jaxpr: Jaxpr, base: str) -> Jaxpr:
@@ -52,6 +53,24 @@ class _Placing(Rewriting):
         return replace(named, path=path, name=name)
 
 
+def as_block(equation: JaxprEqn, match: TracedCall) -> JaxprEqn:
+    """Turn a wrapper that is replaced into a block with the edited body, which a call of the original then runs."""
+    (body,) = bodies(equation.params)
+    block = Block(
+        target=match.type,
+        name=match.path.rpartition(".")[2],
+        path=match.path,
+        kind="function",
+        method="",
+        arguments=arguments_of(match.node),
+        results=len(equation.outvars),
+        returns=returns_of(match.node),
+        edited=True,
+    )
+    params = {"jaxpr": jaxprs.closed(body, ()), "block": block}
+    return equation.replace(primitive=block_p, params=params)
+
+
 def as_call(jaxpr: Jaxpr) -> Jaxpr:
     """Return a replacement that is the call of one module, whose block is no longer the model's own."""
 
@@ -71,6 +90,17 @@ def with_original(jaxpr: Jaxpr, original: JaxprEqn, results: int) -> tuple[Jaxpr
     return made, None
 
 
+def options_around(jaxpr: Jaxpr, original: JaxprEqn) -> dict[str, object]:
+    """Return the options of a replacement: those that tell the original in it, which stand-ins represent in the body."""
+    block, name = original.params.get("block"), original.primitive.name
+    if block is not None:
+        return {WRAPPED: True} if WRAPPED in block.options else {}
+    found = [*equations_by_name(jaxpr, (name, original_p.name))]
+    stand_ins = {*equations_by_name(jaxpr, (original_p.name,))}
+    numbers = tuple(number for number, location in enumerate(found) if location in stand_ins)
+    return {AROUND: (name, numbers)} if numbers else {}
+
+
 class _WithOriginal(Rewriting):
     def __init__(self, original: JaxprEqn, results: int):
         super().__init__()
@@ -86,6 +116,7 @@ class _WithOriginal(Rewriting):
         def taken(block: Block) -> Block:
             weights = {index: path for index, path in block.weights.items() if index not in exchanged}
             others = {i: path for i, path in block.named.items() if i in exchanged or i in block.exchanged}
-            return replace(block, weights=FrozenMapping(weights), exchanged=FrozenMapping(others))
+            options = FrozenMapping({**block.options, WRAPPED: True})
+            return replace(block, weights=FrozenMapping(weights), exchanged=FrozenMapping(others), options=options)
 
         return with_block(made, taken)

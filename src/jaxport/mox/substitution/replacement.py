@@ -73,9 +73,13 @@ class Replacement:
 
 @dataclass(frozen=True)
 class Whole:
-    """A function as a replacement that sees the arrays of the whole batch under `vmap`."""
+    """A function as a replacement that sees the arrays of the whole batch under `vmap`.
+
+    If it `keeps` the layer, it gives other results for a call that stays what and where it is, though it runs no more.
+    """
 
     function: PythonFunction
+    keeps: bool = False
 
     def __call__(self, *args: object) -> Any:
         """Return what takes the place of the block's results."""
@@ -177,6 +181,8 @@ class Template:
       config: of the block that the replacement becomes.
       is_call: whether it is the call of one module: then the block of that call is the replacement.
       module: a copy of that module; None for a Mox.
+      keeps: whether the block stays that of the original.
+      is_tied: whether it is another block of the same model, whose parameters it has.
     """
 
     jaxpr: jaxprs.Jaxpr
@@ -187,6 +193,8 @@ class Template:
     config: Parameters = field(default_factory=dict)
     is_call: bool = False
     module: Module = None
+    keeps: bool = False
+    is_tied: bool = False
 
 
 class Templates:
@@ -288,7 +296,11 @@ def _traced(made: PythonFunction, match: TracedCall, site: Site) -> Template:
         weights = tuple(replace(weight, path=name_below(weight.path, block.path)) for weight in weights)
     is_call = _is_call(made, jaxpr)
     module = copied(made) if is_call and not isinstance(made, TracedProgram) else None
-    return Template(jaxpr, weights, (), _name_of(made), site, is_call=is_call, module=module)
+    keeps = isinstance(made, Whole) and made.keeps
+    is_tied = isinstance(made, TracedCall) and made.root is match.root and made.node is not match.node
+    return Template(
+        jaxpr, weights, (), _name_of(made), site, is_call=is_call, module=module, keeps=keeps, is_tied=is_tied
+    )
 
 
 def _method_of(made: PythonFunction, match: TracedCall) -> str | None:

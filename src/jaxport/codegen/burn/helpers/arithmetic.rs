@@ -248,7 +248,10 @@ pub fn exp2<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 
 /// The nearest integer, away from zero if two are as near: `lax.round`.
 pub fn round_away_from_zero<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    let whole = (x.clone().abs() + 0.5).floor() * x.clone().sign();
+    let size = x.clone().abs();
+    let below = size.clone().floor();
+    let rounds_up = (size - below.clone()).greater_equal_elem(0.5);
+    let whole = below.clone().mask_where(rounds_up, below + 1.0) * x.clone().sign();
     let is_whole = x.clone().floor().equal(x.clone());
     whole.mask_where(is_whole, x)
 }

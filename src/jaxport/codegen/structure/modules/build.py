@@ -29,7 +29,7 @@ from jaxport.codegen.structure.modules.scopes import (
     share_tables,
     unplaced_nodes,
 )
-from jaxport.codegen.structure.modules.ties import copies, element_of_all, owned_by_elements, place_shared, shared
+from jaxport.codegen.structure.modules.ties import copies, owned_by_elements, place_shared, shared
 from jaxport.codegen.structure.modules.wrappers import without_wrappers
 from jaxport.codegen.structure.operators import operators
 from jaxport.codegen.structure.recognition.heads import with_attention_layers
@@ -71,25 +71,21 @@ def build(
     ops, result = operators(with_rounding(steps, variables(result)), result, names)
     results = list(dict.fromkeys(variables(result)))
     types = {module.path: module.type for module in program.modules.walk()}
-    uniform = {variable for variable in names if element_of_all(program, names[variable]) is not None}
-    own = names.keys() - uniform
     placed: dict[Leaf, Chain] = {op: node_chain.get(op.step.node, ()) for op in ops}
     files = names
     placed, names, types = below_a_list(placed, names, types)
     if not any(placed.values()):
         placed |= placed_by_names(ops, names)
-    place_shared(ops, placed, names, own)
-    move_unplaced(ops, placed, unplaced_nodes(program.places), *separated(ops, dict(placed), own, ()))
+    place_shared(ops, placed, names)
+    move_unplaced(ops, placed, unplaced_nodes(program.places), *separated(ops, dict(placed), names, ()))
     placed, names, types = with_rounds(ops, placed, names, types)
     kept: set[str] = set()
     while True:
-        chains, repeated = separated(ops, dict(placed), own, kept)
-        weights = LayerWeights(
-            program, names, files, shared(ops, names, uniform, chains), nodes, chains, channels_last, accepts
-        )
+        chains, repeated = separated(ops, dict(placed), names, kept)
+        weights = LayerWeights(program, names, files, shared(ops, names, chains), nodes, chains, channels_last, accepts)
         root = united(_module(ops, results, weights, chains, types), names)
         failed = further_calls(root)
-        if not failed and not _are_doubled(root, weights, own - owned_by_elements(ops, names, chains)):
+        if not failed and not _are_doubled(root, weights, names.keys() - owned_by_elements(ops, names, chains)):
             break
         more = (failed & repeated or repeated) - kept
         if not more:

@@ -8,9 +8,8 @@ Before and after:
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -19,10 +18,10 @@ from jaxport.codegen.structure.modules.scopes import chain_of_path
 from jaxport.codegen.tree import Leaf, Op, readers_of
 from jaxport.importer.calls import Chain, called
 from jaxport.importer.interface import ImportedProgram
-from jaxport.importer.names import given_name, unique
+from jaxport.importer.names import given_name, unique, without_positions
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["copies", "element_of_all", "owned_by_elements", "place_shared", "shared"]
+__all__ = ["copies", "owned_by_elements", "place_shared", "shared"]
 
 
 def copies(
@@ -30,8 +29,9 @@ def copies(
 ) -> dict[Variable, Variable]:
     """Return the parameters that are copies of another, each with that one.
 
-    Exporters store a weight again for each call of its module. Equal tensors are copies if the same function reads them in
-    the same module: a linear layer has one kernel. Those whose elements are all the same may be weights of their own.
+    Exporters store a weight that they transpose again for each call of its module, under a name that they make up. Equal
+    tensors are copies if they have no other names, and the same function reads them in the same module: a linear layer has
+    one kernel. Those whose elements are all the same may be weights of their own.
     """
     firsts: dict[Hashable, list[Variable]] = {}
     originals: dict[Variable, Variable] = {}
@@ -41,12 +41,12 @@ def copies(
             if variable in names:
                 readers.setdefault(variable, set()).add((step.name, chains.get(step.node, ())))
     for variable, places in readers.items():
-        if len(places) > 1 or not next(iter(places))[1]:
+        if given_name(names[variable]) or len(places) > 1 or not next(iter(places))[1]:
             continue
         known = firsts.setdefault((*places, variable.shape, np.dtype(variable.dtype)), [])
         array = program.weights.host_array(names[variable])
         same = next((one for one in known if np.array_equal(program.weights.host_array(names[one]), array)), None)
-        if same is None or element_of_all(program, names[variable]) is not None:
+        if same is None or (array == array.flat[0]).all():
             known.append(variable)
         else:
             originals[variable] = same
@@ -57,9 +57,7 @@ def copies(
 _PRODUCTS = {"@": 1, "jnp.matmul": 1, "lax.conv_general_dilated": 1}
 
 
-def place_shared(
-    ops: Sequence[Op], chains: dict[Leaf, Chain], names: Mapping[Variable, str], own: Collection[Variable]
-) -> None:
+def place_shared(ops: Sequence[Op], chains: dict[Leaf, Chain], names: Mapping[Variable, str]) -> None:
     """Give the products with one kernel, and the additions of one bias to them, a module of their own, in place.
 
     Where the file has no modules, a kernel that several products read is a layer that is called several times:
@@ -70,11 +68,10 @@ def place_shared(
       ops: the operators.
       chains: the modules around each, by identity.
       names: the names of the tensors.
-      own: the tensors whose elements differ, so that no exporter has merged them.
     """
     readers = readers_of(ops)
     made = {path for chain in chains.values() for path in chain}
-    for kernel in (variable for variable in names if variable in own):
+    for kernel in names:
         path = names[kernel].rpartition(".")[0]
         if len(kernel.shape) < 2:
             continue
@@ -120,14 +117,10 @@ def _layer_of(
     return (call, None) if isinstance(x, Variable) and x not in names else None
 
 
-def shared(
-    ops: Sequence[Op], names: Mapping[Variable, str], uniform: Collection[Variable], chains: Mapping[Leaf, Chain]
-) -> dict[Variable, Op | None]:
+def shared(ops: Sequence[Op], names: Mapping[Variable, str], chains: Mapping[Leaf, Chain]) -> dict[Variable, Op | None]:
     """Return the parameters that several operators read, each with the lookup whose table it is, if there is one.
 
-    Exporters merge equal tensors. Those whose elements are all the same, as those of fresh normalizations are, are no
-    ties: each operator gets one of its own. Nor are those that `owned_by_elements` returns. A tensor that several calls of
-    one module read is one weight of that module.
+    What `owned_by_elements` returns is no tie. A tensor that several calls of one module read is one weight of that module.
     """
     uses = Counter(variable for op in ops for variable in op.inputs)
     counts: dict[Variable, Counter[Chain]] = {}
@@ -146,7 +139,6 @@ def shared(
         for variable, chain_counts in counts.items()
         if max(chain_counts.values()) > 1
         or (variable not in owned and len({tuple(map(called, chain)) for chain in chain_counts}) > 1)
-        if variable not in uniform
     }
 
 
@@ -169,27 +161,10 @@ def owned_by_elements(ops: Sequence[Op], names: Mapping[Variable, str], chains: 
     return {
         variable
         for variable, paths in places.items()
-        if len({tuple(map(_without_positions, path)) for path in paths}) == 1 < len(paths)
+        if len({tuple(map(without_positions, path)) for path in paths}) == 1 < len(paths)
         if (
             variable not in multiplied
             if names[variable].startswith(COMPUTED) or not given_name(names[variable])
             else any(part.isdigit() for part in names[variable].split("."))
         )
     }
-
-
-def _without_positions(path: str) -> str:
-    """Return a path without the positions of elements in lists.
-
-    >>> _without_positions("encoder.layers.0.norm")
-    'encoder.layers..norm'
-    """
-    return re.sub(r"(?<=[._])\d+(?=[._]|$)", "", path)
-
-
-def element_of_all(program: ImportedProgram, name: str) -> float | None:
-    """Return the number that all elements of a parameter are; None if they differ. Those of an empty one are 0."""
-    array = program.weights.host_array(name).ravel()
-    if array.size == 0:
-        return 0.0
-    return float(array[0]) if bool((array == array[0]).all()) else None

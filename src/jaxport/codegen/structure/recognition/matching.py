@@ -56,7 +56,10 @@ class LayerWeights:
         """Return a parameter, with its axes in another order."""
         name, file, weights = self.names[variable], self.files[variable], self.program.weights
         dtype, order = np.dtype(variable.dtype), weights.axes(file)
-        weight = Weight(name, static(variable.shape), dtype, lambda: weights.host_array(file), axes=order, origin=file)
+        weight = Weight(
+            name, static(variable.shape), dtype, lambda: weights.host_array(file), file not in weights.states, order,
+            origin=file,
+        )  # fmt: skip
         return weight if axes is None else weight.transposed(axes)
 
     def initializer(self, node: BoundNode, index: int) -> Weight | None:
@@ -65,7 +68,8 @@ class LayerWeights:
         body = self.program.body
         if value is None or value not in body.initializers:
             return None
-        name, trained = value.name or "", value.name in self.program.weights
+        name, weights = value.name or "", self.program.weights
+        trained = name in weights and name not in weights.states
         tensor = body.initializers[value]
         shape = tuple(tensor.shape.numpy())
         dtype, axes = np.dtype(tensor.dtype.numpy()), tuple(range(len(shape)))
@@ -117,7 +121,14 @@ class Matcher:
 
     def is_parameter(self, value: object) -> bool:
         """Whether a value is a tensor of the file that may be trained."""
-        return isinstance(value, Variable) and value in self.weights.names
+        file = self.weights.files.get(value) if isinstance(value, Variable) else None
+        return file is not None and file not in self.weights.program.weights.states
+
+    def is_state(self, value: Variable, weight: Weight) -> bool:
+        """Whether a value is a tensor of the file that is not trained, wherever its axes were moved."""
+        while (moved := self.step(value, *REARRANGING)) is not None:
+            value = moved.step.args[0]
+        return not weight.trained and self.weights.files.get(value) == weight.name
 
     def belongs_to(self, parameter: Variable, op: Op) -> bool:
         """Whether only the node of an operator reads a parameter, or the same node in other calls of its module."""
@@ -136,7 +147,8 @@ class Matcher:
         if not isinstance(value, Variable):
             return None
         if value in self.weights.names:
-            return None if value in self.weights.shared else self.weights.weight(value)
+            is_own = self.is_parameter(value) and value not in self.weights.shared
+            return self.weights.weight(value) if is_own else None
         op = self.step(value, "T", "jnp.transpose") if turned else None
         if op is None:
             return None

@@ -168,8 +168,9 @@ def batch_normalization(op: Op, matcher: Matcher) -> Layer | None:
     if not {scale.name, bias.name}.isdisjoint(matcher.weights.names[variable] for variable in matcher.weights.shared):
         return None
     axis = len(x.shape) - 1 if len(average.shape) == 1 else 1
+    is_known = isinstance(average, HostValue) or matcher.is_state(average, mean)
     if x.shape[axis] != scale.shape[0] or not (
-        is_of_batch(average, "jnp.mean", x, axis, matcher) if training else isinstance(average, HostValue)
+        is_of_batch(average, "jnp.mean", x, axis, matcher) if training else is_known
     ):
         return None
     config = {

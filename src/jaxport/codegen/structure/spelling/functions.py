@@ -7,7 +7,6 @@ where(arange(n)[:, None] >= arange(m), x, 0)                           →   tri
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -116,77 +115,16 @@ AS_WRITTEN.rewrite(
     when=lambda options, axis: options.get("axis", -1) == axis, values=lambda top: top.outputs[0],
 )  # fmt: skip
 
-# Division of floats, with the signs of Python's
+# Division
 
-
-def _is_positive(c: object) -> bool:
-    found = number(c)
-    return found is not None and 0 < found < math.inf
-
-
-for _negative in ("(r < 0) & (r != 0)", "(r != 0) & (jnp.sign(r) != 1)"):
-    AS_WRITTEN.rewrite(f"jnp.where({_negative}, r + c, (r := jnp.fmod(x, c)))", "x % c",
-                       when=lambda x, c, out: is_like(x, out) and _is_positive(c))  # fmt: skip
-for _unequal in ("((r < 0) != (y < 0)) & (r != 0)", "(r != 0) & (jnp.sign(y) != jnp.sign(r))"):
-    AS_WRITTEN.rewrite(f"jnp.where({_unequal}, r + y, (r := jnp.fmod(x, y)))", "x % y", when=is_like)
-AS_WRITTEN.rewrite(
-    "jnp.where(x < 0, -(size := jnp.where(m - f >= 0.5, f + 1, (f := jnp.floor((m := jnp.abs(x)))))), size)",
-    "lax.round(x)",
-    when=is_like,
+AS_WRITTEN.rewrite(  # not of other integers, where `x // 0` is 0 for NumPy's arrays
+    "jnp.floor_divide(x, y)",
+    "x // y",
+    when=lambda x, y, out: is_like(x, out) and (out.dtype.kind == "f" or bool(number(y))),
 )
-AS_WRITTEN.rewrite(
-    "lax.round(jnp.where((r != 0) & (jnp.sign(r) != 1), q - 1, (q := (x - (r := jnp.fmod(x, c))) / c)))", "x // c",
-    when=lambda x, c, out: is_like(x, out) and _is_positive(c),
-)  # fmt: skip
-AS_WRITTEN.rewrite(
-    "lax.round(jnp.where((r != 0) & (jnp.sign(y) != jnp.sign(r)), q - 1, (q := jnp.where(y == 0, x, x - (r := jnp.fmod(x, y))) / y)))",
-    "x // y", when=is_like,
-)  # fmt: skip
-
-# Division of integers, whose divisors exports keep from zero and from -1: by zero, `x % y` is 0, as modulo 1
-
-for _kept in ("none | (n == -1)", "none"):  # with a sign, and without
-    AS_WRITTEN.rewrite(
-        f"jnp.where((none := (n == 0)), x, x % jnp.where({_kept}, 1, (n := jnp.where(y == 0, 1, y))))", "x % y",
-        when=lambda x, y, out: is_like(x, out) and is_like(y, out) and out.dtype.kind in "iu",
-    )  # fmt: skip
-AS_WRITTEN.rewrite(  # not `x // y`, which is 0 for NumPy's arrays where `y` is
-    "jnp.where((jnp.sign(x) != jnp.sign(y)) & (jnp.where((none := (y == 0)), x, x - whole * n) != 0), q - 1, (q := jnp.where(none, -1,"
-    " jnp.where((minus := (y == -1)), -x, (whole := helper.quotient(x, (n := jnp.where(none | minus, 1, y))))))))",
-    "jnp.floor_divide(x, y)", when=lambda x, y, out: is_like(x, out) and is_like(y, out) and out.dtype.kind == "i",
-)  # fmt: skip
 
 # Elementwise functions
 
-AS_WRITTEN.rewrite(
-    "x * jnp.where((rounded := (s == 1) | (s == inf)), 1, jnp.log((s := x + 1)) / jnp.where(rounded, 1, s - 1))", "jnp.log1p(x)",
-    when=is_single,
-)  # fmt: skip
-AS_WRITTEN.rewrite(
-    "jnp.where(jnp.isnan((d := x - y)), x + y, jnp.maximum(x, y) + jnp.log1p(jnp.exp(-jnp.abs(d))))", "jnp.logaddexp(x, y)",
-    when=is_single,
-)  # fmt: skip
-AS_WRITTEN.rewrite(
-    "jnp.where(((a := jnp.abs(x)) == inf) | ((b := jnp.abs(y)) == inf), inf, jnp.where((none := (most == 0)), most,"
-    " most * jnp.sqrt((r := jnp.minimum(a, b) / jnp.where(none, 1, (most := jnp.maximum(a, b)))) * r + 1)))",
-    "jnp.hypot(x, y)", when=is_single,
-)  # fmt: skip
-AS_WRITTEN.rewrite(
-    "jnp.where((zero := (x == 0)), p * 0 + 1, jnp.sin(c) / (c := jnp.where(zero, 1, (p := x * pi))))", "jnp.sinc(x)",
-    when=lambda pi, out: is_single(out) and _is_rounded(pi, math.pi),
-)  # fmt: skip
-AS_WRITTEN.rewrite(
-    "jnp.where(jnp.isnan(x) | jnp.isnan(y), nan, jnp.where((y < 0) | (1 / y < 0), -v, (v := jnp.where((x < 0) | (1 / x < 0), pi - u,"
-    " (u := jnp.where((a := jnp.abs(y)) > (b := jnp.abs(x)), half - t, (t := jnp.arctan(jnp.where(jnp.abs(least) == inf, 1,"
-    " (least := jnp.minimum(a, b)) / jnp.where(most == 0, 1, (most := jnp.maximum(a, b))))))))))))",
-    "jnp.arctan2(y, x)", when=lambda pi, half, out: is_single(out) and _is_rounded(pi, math.pi) and _is_rounded(half, math.pi / 2),
-)  # fmt: skip
-AS_WRITTEN.rewrite(
-    "jnp.where((inner := ((a := jnp.abs(x)) > 0) & (a < inf)), jnp.sign(x) * ((e := jnp.exp(jnp.log(c) / 3))"
-    " - (e - (c := jnp.where(inner, a, 1)) / (e * e)) / 3), x)", "jnp.cbrt(x)",
-    when=lambda x, out: is_like(x, out) and is_single(out),
-)  # fmt: skip
-AS_WRITTEN.rewrite("-nn.softplus(-x)", "nn.log_sigmoid(x)")
 AS_WRITTEN.rewrite("jnp.minimum(high, jnp.maximum(low, x))", "jnp.clip(x, low, high)",
                    when=lambda x, low, high, out: is_like(x, out) and out.dtype.kind == "i" and None not in (number(low), number(high)))  # fmt: skip
 AS_WRITTEN.rewrite("jnp.clip(x, 0, 6)", "nn.relu6(x)", when=is_like)
@@ -198,11 +136,6 @@ AS_WRITTEN.rewrite(
 )
 AS_WRITTEN.rewrite("scale * nn.elu(x, alpha)", "nn.selu(x)", when=lambda scale, alpha, out: is_single(out)
                    and _is_rounded(scale, 1.0507009873554805) and _is_rounded(alpha, 1.6732632423543772))  # fmt: skip
-AS_WRITTEN.rewrite(
-    "jnp.where((whole := (d == -1) | (jnp.abs(e) == inf)), d, x) * jnp.where((known := whole | (e == 1)), 1, (d := (e := jnp.exp(x)) - 1)"
-    " / jnp.where(known, 1, jnp.log(e)))",
-    "jnp.expm1(x)", when=is_like,
-)  # fmt: skip
 
 
 def _is_rounded(value: object, wanted: float) -> bool:

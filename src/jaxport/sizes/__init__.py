@@ -1,0 +1,1 @@
+"""What holds of sizes: exact decisions on comparisons of sums, quotients, remainders, minima and maxima."""

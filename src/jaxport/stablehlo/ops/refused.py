@@ -1,0 +1,48 @@
+"""Operations that no function on one device computes, each with the reason."""
+
+from __future__ import annotations
+
+from jaxport.stablehlo.registry import define
+
+_ACROSS = (
+    "communicates with other devices; write the artifact of the function that one device would run on all the data"
+)
+_OUTSIDE = "exchanges values with the host while it runs; pass them as arguments and results"
+_PLACE = "asks which device runs it; write the artifact for one device"
+_BOUNDED = "has a size up to a bound, which JAX does not have; write the artifact with names for sizes"
+_QUANTIZED = "computes with quantized types; run `stablehlo-legalize-quant-to-math` first"
+
+REASONS = {
+    **dict.fromkeys(
+        "all_gather all_reduce all_to_all collective_broadcast collective_permute reduce_scatter async_start "
+        "async_done".split(),
+        _ACROSS,
+    ),
+    **dict.fromkeys("infeed outfeed send recv".split(), _OUTSIDE),
+    **dict.fromkeys("partition_id replica_id".split(), _PLACE),
+    **dict.fromkeys("uniform_quantize uniform_dequantize".split(), _QUANTIZED),
+    "set_dimension_size": _BOUNDED,
+    "chlo.scan": "is not known; write a loop",
+    **dict.fromkeys(
+        "@xla_python_cpu_callback @xla_ffi_python_cpu_callback @xla_ffi_partitioned_python_cpu_callback "
+        "@xla_python_gpu_callback @xla_ffi_python_gpu_callback".split(),
+        "runs Python on the host; pass its result in as an argument",
+    ),
+    **dict.fromkeys(
+        "@tpu_custom_call @mosaic_gpu_v2 @__gpu$xla.gpu.triton".split(),
+        "is a kernel for one kind of device; define it with `@jaxport.stablehlo_op`",
+    ),
+    "@tf.call_tf_function": "calls a graph of TensorFlow, which is not in the artifact",
+}
+
+
+def _refusing(why: str):
+    def refuse(*operands, **_):
+        raise AssertionError(why)
+
+    refuse.refused = why
+    return refuse
+
+
+for _name, _why in REASONS.items():
+    define(_name)(_refusing(_why))

@@ -1,0 +1,287 @@
+"""Artifacts as programs: arguments and results, parameters and modules, sizes, exports, source, damaged files."""
+
+from __future__ import annotations
+
+import io
+import random
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from typer.testing import CliRunner
+
+import jaxport
+from jaxport.cli.app import app
+from jaxport.jaxprs.releases import mlir_module
+
+X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+ROWS = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 4"), np.float32)
+
+
+class Encoder(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = nn.LayerNorm()(nn.Dense(8)(x))
+        return nn.softmax(nn.Dense(3)(nn.gelu(nn.silu(x))))
+
+
+MODEL = Encoder()
+VARIABLES = MODEL.init(jax.random.key(0), X)
+
+
+def function(x):
+    return MODEL.apply(VARIABLES, x)
+
+
+def exported(fn, *specs, **options):
+    return jax.export.export(jax.jit(fn), **options)(*specs)
+
+
+@pytest.fixture(scope="module")
+def artifact():
+    return exported(function, ROWS)
+
+
+def bytecode(artifact) -> bytes:
+    file = io.BytesIO()
+    mlir_module(artifact.mlir_module()).operation.write_bytecode(file)
+    return file.getvalue()
+
+
+FORMS = {
+    "the object": lambda a: a,
+    "serialized": lambda a: bytes(a.serialize()),
+    "text": lambda a: a.mlir_module(),
+    "portable": lambda a: bytes(a.mlir_module_serialized),
+    "bytecode": bytecode,
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_every_form_gives_the_same_values(artifact, form, tmp_path):
+    made = form(artifact)
+    program = jaxport.from_stablehlo(made)
+    np.testing.assert_allclose(program(X), function(X), rtol=1e-5)
+    if isinstance(made, bytes):
+        (tmp_path / "model.mlirbc").write_bytes(made)
+        np.testing.assert_allclose(jaxport.from_stablehlo(tmp_path / "model.mlirbc")(X[:2]), function(X[:2]), rtol=1e-5)
+
+
+def test_it_is_jax_again(artifact):
+    program = jaxport.from_stablehlo(artifact)
+    loss = lambda fn: lambda x: (fn(x) ** 2).sum()
+    np.testing.assert_allclose(jax.grad(loss(program))(X), jax.grad(loss(function))(X), rtol=1e-4, atol=1e-6)
+    stacked = np.stack([X, 2 * X])
+    np.testing.assert_allclose(jax.vmap(program)(stacked), jax.vmap(function)(stacked), rtol=1e-5)
+    np.testing.assert_allclose(jax.jvp(program, (X,), (X,))[1], jax.jvp(function, (X,), (X,))[1], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(jax.grad(jax.checkpoint(loss(program)))(X), jax.grad(loss(program))(X), rtol=1e-5)
+
+
+def test_parameters_are_named_by_their_scopes(artifact):
+    program = jaxport.from_stablehlo(artifact)
+    assert {name: array.shape for name, array in program.params.items()} == {
+        "Encoder.Dense_0.kernel": (4, 8),
+        "Encoder.Dense_0.bias": (8,),
+        "Encoder.LayerNorm_0.scale": (8,),
+        "Encoder.LayerNorm_0.bias": (8,),
+        "Encoder.Dense_1.kernel": (8, 3),
+        "Encoder.Dense_1.bias": (3,),
+    }
+    doubled = {name: 2 * array for name, array in program.params.items()}
+    wanted = MODEL.apply(jax.tree.map(lambda leaf: 2 * leaf, VARIABLES), X)
+    np.testing.assert_allclose(program.apply(doubled, X), wanted, rtol=1e-5)
+    np.testing.assert_allclose(program(doubled, X), wanted, rtol=1e-5)
+    gradients = jax.grad(lambda params, x: (program(params, x) ** 2).sum())(program.params, X)
+    by_flax = jax.grad(lambda variables: (MODEL.apply(variables, X) ** 2).sum())(VARIABLES)["params"]
+    np.testing.assert_allclose(gradients["Encoder.Dense_1.kernel"], by_flax["Dense_1"]["kernel"], rtol=1e-4, atol=1e-6)
+    with pytest.raises(jaxport.InvalidArgument, match="is missing"):
+        program.apply({}, X)
+
+
+def test_modules_are_those_that_locations_name(artifact):
+    program = jaxport.from_stablehlo(artifact)
+    assert list(program.scopes) == ["", "Encoder", "Encoder.Dense_0", "Encoder.LayerNorm_0", "Encoder.Dense_1"]
+    mox = jaxport.make_mox(program)(X)
+    assert [match.path for match in mox.select("//Dense_0")] == ["Encoder.Dense_0"]
+    edited = mox.sub("//Dense_0", lambda x, **_: jnp.zeros((*x.shape[:-1], 8), x.dtype))
+    assert np.ptp(edited(X), 0).max() < 1e-6  # each row is the same now
+
+
+def test_its_export_is_no_larger_than_the_functions(artifact):
+    direct = jaxport.to_onnx(function, [("B", 4)])
+    again = jaxport.to_onnx(jaxport.from_stablehlo(artifact), [("B", 4)])
+    assert [node.op_type for node in again.model.graph] == [node.op_type for node in direct.model.graph]
+    assert again.verify().ok
+
+
+def test_a_function_that_calls_an_artifact_is_exported(artifact):
+    inside = jaxport.to_onnx(lambda x: jnp.sin(artifact.call(x)), [("B", 4)])
+    assert inside.verify().ok
+    assert "Encoder.Dense_0.kernel" in inside.model.graph.initializers
+    call = artifact.call  # bound before: the primitive itself is traced
+    assert jaxport.to_onnx(lambda x: call(x) + 1, [("B", 4)]).verify().ok
+    batched = jaxport.to_onnx(lambda x: jax.vmap(artifact.call)(x), [(2, "B", 4)])
+    assert batched.verify().ok
+
+
+def test_source_of_an_artifact(artifact, tmp_path):
+    source = jaxport.to_source(jaxport.from_stablehlo(artifact), [("B", 4)], framework="nnx")
+    assert "nnx.Linear(4, 8" in source.code
+    assert "nn.gelu" in source.code
+    (tmp_path / "model.jax").write_bytes(artifact.serialize())
+    assert jaxport.to_source(tmp_path / "model.jax", framework="equinox").code
+
+
+TREES = {"w": jax.ShapeDtypeStruct((4, 3), np.float32), "unused": jax.ShapeDtypeStruct((2,), np.float32)}
+
+
+def test_trees_of_arguments_and_results():
+    def fn(params, *, x):
+        return {"y": x @ params["w"], "n": (x.sum(),)}
+
+    program = jaxport.from_stablehlo(jax.export.export(jax.jit(fn))(TREES, x=ROWS))
+    params = {"w": np.ones((4, 3), np.float32), "unused": np.zeros(2, np.float32)}
+    made = program(params, x=X)
+    np.testing.assert_allclose(made["y"], X @ params["w"], rtol=1e-5)
+    assert made["n"][0].shape == ()
+    gradients = jax.grad(lambda p: program(p, x=X)["y"].sum())(params)
+    np.testing.assert_allclose(gradients["w"], np.broadcast_to(X.sum(0)[:, None], (4, 3)), rtol=1e-4)
+    with pytest.raises(jaxport.InvalidArgument, match="structure"):
+        program(params, X)
+    with pytest.raises(jaxport.InvalidArgument, match="argument 2"):
+        program(params, x=X.astype(np.int32))
+
+
+def test_sizes_are_names_again():
+    fn = lambda x, y: (jnp.concatenate([x, y])[::2], x.reshape(-1), jnp.arange(x.shape[0] // 2) * 2)
+    scope = jax.export.SymbolicScope()
+    shapes = [jax.export.symbolic_shape(text, scope=scope) for text in ("a, 4", "b, 4")]
+    program = jaxport.from_stablehlo(exported(fn, *(jax.ShapeDtypeStruct(s, np.float32) for s in shapes)))
+    for want, got in zip(fn(X, X[:3]), program(X, X[:3]), strict=True):
+        np.testing.assert_array_equal(want, got)
+    assert jaxport.to_onnx(program, [("M", 4), ("N", 4)]).verify().ok
+
+
+def test_an_assertion_that_does_not_hold_is_told():
+    scope = jax.export.SymbolicScope()
+    both = [jax.ShapeDtypeStruct(jax.export.symbolic_shape("2*n", scope=scope), np.float32)]
+    program = jaxport.from_stablehlo(exported(lambda x: x.reshape(2, -1), *both).mlir_module())
+    assert program(np.ones(6, np.float32)).shape == (2, 3)
+    with pytest.raises(jaxport.JaxportError, match="n"):
+        program(np.ones(5, np.float32))
+
+
+LOOPS = {
+    "scan": lambda x: lax.scan(lambda c, r: (jnp.sin(c * r), c + r), x[0], x),
+    "reverse": lambda x: lax.scan(lambda c, r: (jnp.sin(c * r), c + r), x[0], x, reverse=True),
+    "fori": lambda x: lax.fori_loop(0, 3, lambda i, c: jnp.cos(c) + i, x),
+    "relu": jax.nn.relu,
+    "pool": lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (2, 2), (1, 2), "SAME"),
+    "sort": lambda x: jnp.sort(x, 0),
+    "cond": lambda x: lax.cond(x.sum() > 0, jnp.sin, jnp.cos, x),
+}
+
+
+@pytest.mark.parametrize("fn", LOOPS.values(), ids=LOOPS)
+def test_gradients_of_what_was_exported_without_them(fn):
+    zeros = np.where(np.arange(5)[:, None] == 0, 0, X).astype(np.float32)
+    program = jaxport.from_stablehlo(exported(fn, zeros))
+    loss = lambda fn: lambda x: sum((y**2 + y).sum() for y in jax.tree.leaves(fn(x)))
+    np.testing.assert_allclose(jax.grad(loss(program))(zeros), jax.grad(loss(fn))(zeros), rtol=1e-4, atol=1e-5)
+
+
+def test_a_scan_is_a_scan():
+    program = jaxport.from_stablehlo(exported(LOOPS["scan"], X))
+    (scan,) = [e for e in jax.make_jaxpr(program)(X).eqns if e.primitive.name == "scan"]
+    names = {e.primitive.name for e in scan.params["jaxpr"].jaxpr.eqns}
+    assert not names & {"dynamic_slice", "dynamic_update_slice"}
+
+
+def test_platforms():
+    fn = lambda x: lax.platform_dependent(x, cpu=lambda x: x + 1, tpu=lambda x: x + 2)
+    artifact = exported(fn, X, platforms=("tpu", "cpu"))
+    np.testing.assert_allclose(jaxport.from_stablehlo(artifact)(X), X + 1)
+    with pytest.raises(jaxport.InvalidArgument, match="several platforms"):
+        jaxport.from_stablehlo(artifact.mlir_module())(X)
+    program = jaxport.from_stablehlo(artifact.mlir_module(), platforms=("tpu", "cpu"))
+    np.testing.assert_allclose(program(X), X + 1)
+
+
+def test_64_bits():
+    with jax.enable_x64(True):
+        artifact = exported(lambda x: jnp.cumsum(x) + jnp.arange(4), jax.ShapeDtypeStruct((4,), np.float64))
+    found = jaxport.from_stablehlo(artifact)(np.array([1, 2, 3, 1e-12]))
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, np.cumsum([1, 2, 3, 1e-12]) + np.arange(4), rtol=1e-15)
+
+
+def test_callbacks_are_refused_by_name():
+    fn = lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+    with pytest.raises(jaxport.Unsupported, match="runs Python on the host"):
+        jaxport.from_stablehlo(jax.jit(fn).lower(X).as_text())
+
+
+MALFORMED = {
+    "text": ("func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> {\n  %0 = stablehlo.abs %b : tensor<2xf32>\n  return %0 : tensor<2xf32>\n}", "line 2, column"),
+    "brackets": ("func.func @main() {\n" + "(" * 100_000 + "\n}", "line 2, column"),
+    "no function": ("module {\n}", "no function"),
+    "recursion": ("func.func @main(%a: tensor<f32>) -> tensor<f32> {\n  %0 = call @main(%a) : (tensor<f32>) -> tensor<f32>\n  return %0 : tensor<f32>\n}", "calls itself"),
+    "bytes": (b"\x00\x01\x02\x03", "no artifact"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed(name):
+    data, why = MALFORMED[name]
+    with pytest.raises(jaxport.ModelError, match=why):
+        jaxport.from_stablehlo(data)
+
+
+def test_results_that_are_too_large_are_refused():
+    text = "func.func @main() -> tensor<100000000000xf32> {\n  %0 = stablehlo.constant dense<1.0> : tensor<100000000000xf32>\n  %1 = stablehlo.abs %0 : tensor<100000000000xf32>\n  return %1 : tensor<100000000000xf32>\n}"
+    with pytest.raises(jaxport.ModelError, match="limits allow"):
+        jaxport.from_stablehlo(text)()
+
+
+def mutants(data: bytes, count: int):
+    """Bytes of an artifact with a few of them changed, left out or repeated."""
+    for seed in range(count):
+        generator, changed = random.Random(seed), bytearray(data)
+        for _ in range(generator.choice([1, 2, 5])):
+            at = generator.randrange(len(changed))
+            match generator.randrange(4):
+                case 0:
+                    changed[at] = generator.randrange(256)
+                case 1:
+                    del changed[at : at + generator.randrange(1, 30)]
+                case 2:
+                    changed[at:at] = changed[at : at + generator.randrange(1, 60)]
+                case _:
+                    del changed[max(at, 1) :]
+        yield bytes(changed)
+
+
+@pytest.mark.parametrize("form", ["text", "portable", "bytecode", "serialized"])
+def test_damaged_artifacts_are_refused(artifact, form):
+    made = FORMS[form](artifact)
+    for mutant in mutants(made if isinstance(made, bytes) else made.encode(), 6):
+        try:
+            jaxport.from_stablehlo(mutant)
+        except jaxport.JaxportError:
+            continue
+
+
+def test_the_command_takes_artifacts(artifact, tmp_path):
+    path, model = tmp_path / "model.mlir", tmp_path / "model.onnx"
+    path.write_text(artifact.mlir_module())
+    run = lambda *words: CliRunner().invoke(app, list(map(str, words)))
+    assert run("export", path, "-o", model, "--verify").exit_code == 0
+    assert run("verify", model, path).exit_code == 0
+    assert "Dense_0" in run("tree", path).output
+    assert "Dense_0" in run("inspect", path).output
+    assert run("import", path, "-o", tmp_path / "printed").exit_code == 0
+    assert (tmp_path / "printed" / "model.py").is_file()
+    assert run("run", path, "--random").exit_code == 0
