@@ -68,3 +68,23 @@ def test_the_figures_of_the_home_page_are_those_of_the_pages():
         text = medians[0] if medians else text
         figures = re.findall(r"\b\d+(?:[.,]\d+)+|\b\d{3,}\b", row.split("|")[2])
         assert [figure for figure in figures if not re.search(rf"\b{re.escape(figure)}\b", text)] == [], page
+
+
+def test_the_search_prefers_guides_to_signatures_and_tables():
+    from types import SimpleNamespace
+
+    from scripts.site_hooks import BOOSTS, on_page_markdown
+
+    def boost(file: str, *sections: str) -> float:
+        page = SimpleNamespace(
+            meta={}, file=SimpleNamespace(src_uri=file), ancestors=[SimpleNamespace(title=title) for title in sections]
+        )
+        assert on_page_markdown("text", page) == "text"  # type: ignore[arg-type]
+        return page.meta["search"]["boost"]
+
+    guide = boost("export.md", "Models", "How-to guides")
+    assert guide > boost("faq.md", "Explanation") > boost("reference/exporting.md", "Python", "Reference")
+    assert boost("changelog.md", "Explanation") < boost("reference/exporting.md", "Python", "Reference")
+    assert {
+        line.strip("- :") for line in NAVIGATION.splitlines() if line.startswith("  - ") and line.endswith(":")
+    } == {*BOOSTS}

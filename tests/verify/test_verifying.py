@@ -237,10 +237,9 @@ def test_a_saved_model_in_double_precision(tmp_path):
 
 
 def test_a_saved_model_of_something_else_is_refused(saved, tmp_path):
-    with pytest.raises(jaxport.InvalidArgument, match="the file has the inputs x") as caught:
+    with pytest.raises(jaxport.InvalidArgument, match="the file has the inputs `x`, and the function `x`, `y`"):
         verify_file(saved, lambda x, y: x + y, [("B", 3), ("B", 3)])
-    assert "the function has x, y" in str(caught.value)
-    with pytest.raises(jaxport.InvalidArgument, match="the file has the outputs output"):
+    with pytest.raises(jaxport.InvalidArgument, match="the file has the outputs `output`"):
         verify_file(saved, lambda x: (x, x), [("B", 3)])
     with pytest.raises(jaxport.RunError, match="ONNX Runtime cannot load the model"):
         verify_file(tmp_path / "missing.onnx", scaled, [("B", 3)])
