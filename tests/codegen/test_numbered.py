@@ -182,5 +182,5 @@ def test_a_kernel_that_multiplies_a_constant_is_no_layer():
         inputs = tuple(one for one in (operand, kernel) if isinstance(one, Variable))
         ops.append(Op("MatMul", Step("operator", "@", (operand, kernel), {}, out, None), inputs, (out,)))
     chains = dict.fromkeys(ops, ())
-    place_shared(ops, chains, {kernel: "kernel"}, {kernel})
+    place_shared(ops, chains, {kernel: "kernel"})
     assert not any(chains.values())

@@ -7,6 +7,7 @@ import sys
 import warnings
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ with warnings.catch_warnings():
     import transformers
     from torch import nn
 
+    from tests.torch.fresh import MODULES
     from tests.torch.models import CASES, SIZES, Plain
 
 import jaxport
@@ -71,20 +73,71 @@ def test_names_roles_and_ties_are_those_of_the_module(tmp_path: Path):
     layers = [f"{name}.{part}" for name in ("first", "second") for part in ("weight", "bias")]
     assert set(program.params) == {"table.weight", *layers, "norm.weight", "norm.bias"}
     assert program.roles["norm.running_mean"] == "statistic"
-    assert program.roles["frozen"] == program.roles["scale"] == "constant"
+    assert program.roles["scale"] == "statistic"
+    assert program.roles["frozen"] == "constant"
     program.to_source(tmp_path, framework="nnx")
-    with pytest.raises(ValueError, match="`scale` has other values"):
-        load(tmp_path).load_pytorch({**module.state_dict(), "scale": torch.ones(4)})
     for state in (module.state_dict(keep_vars=True), {k: v.double() for k, v in module.state_dict().items()}):
         load(tmp_path).load_pytorch(state)
     with pytest.raises(
         ValueError, match=r"`table\.weight` and `head\.weight` are one tensor in this model, and differ"
     ):
         load(tmp_path).load_pytorch({**module.state_dict(), "head.weight": torch.ones(12, 4)})
+    module.scale += 1
     found = load(tmp_path).load_pytorch(module.state_dict())(np.array([[0, 11], [4, 4]]))
     expected = module.eval()(torch.tensor([[0, 11], [4, 4]]))
     for name, value in zip(("hidden", "logits"), found, strict=True):
         np.testing.assert_allclose(value, expected[name].detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("framework", ["nnx", "equinox"])
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "recurrent"])  # whose gates are parts of entries
+def test_a_fresh_module_loads_a_trained_checkpoint(name: str, framework: Any, tmp_path: Path):
+    make, example, _ = MODULES[name]
+    torch.manual_seed(0)
+    program, trained, x = jaxport.from_torch(make(), (example(),)), make(), example()
+    program.to_source(tmp_path, framework=framework)
+    with torch.no_grad():
+        for tensor in (*trained.parameters(), *trained.buffers()):
+            if tensor.is_floating_point():
+                tensor.uniform_(0.2, 0.9)
+    found = load(tmp_path).load_pytorch({key: value.detach() for key, value in trained.state_dict().items()})(x.numpy())
+    np.testing.assert_allclose(found, trained.eval()(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+class Cached(nn.Module):
+    """A module that keeps the rows of its parameter while it is evaluated, as LeViT does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.biases, self.cache = nn.Parameter(torch.zeros(3)), {}
+
+    def train(self, mode: bool = True) -> Cached:
+        super().train(mode)
+        if mode:
+            self.cache = {}
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            return x + self.biases[[2, 0]]
+        if "rows" not in self.cache:
+            self.cache["rows"] = self.biases[[2, 0]]
+        return x + self.cache["rows"]
+
+
+@pytest.mark.parametrize("is_called", [False, True])
+def test_what_a_module_keeps_of_its_calls_is_no_constant(is_called: bool):
+    module = Cached().eval()
+    x = torch.ones(4, 2)
+    kept = module(x) if is_called else None
+    cache = module.cache
+    program = jaxport.from_torch(module, (x,))
+    assert [*program.params] == ["biases"]
+    np.testing.assert_array_equal(program.apply({"biases": np.float32([1, 2, 3])}, x.numpy())[0], [4, 2])
+    assert module.cache is cache
+    assert [*cache] == ["rows"] * is_called
+    assert not module.training
+    assert kept is None or torch.equal(module(x), kept)
 
 
 def test_the_program_keeps_its_weights_when_the_module_changes():

@@ -31,8 +31,9 @@ def copies(
 
     Exporters store a weight that they transpose again for each call of its module, under a name that they make up. Equal
     tensors are copies if they have no other names, and the same function reads them in the same module: a linear layer has
-    one kernel. Those whose elements are all the same may be weights of their own.
+    one kernel. Those whose elements are all the same may be weights of their own, unless the file says that it is such a layer.
     """
+    kinds = {module.path: module.type for module in program.modules.walk()}
     firsts: dict[Hashable, list[Variable]] = {}
     originals: dict[Variable, Variable] = {}
     readers: dict[Variable, set[tuple[str, Chain]]] = {}
@@ -46,7 +47,8 @@ def copies(
         known = firsts.setdefault((*places, variable.shape, np.dtype(variable.dtype)), [])
         array = program.weights.host_array(names[variable])
         same = next((one for one in known if np.array_equal(program.weights.host_array(names[one]), array)), None)
-        if same is None or (array == array.flat[0]).all():
+        (_, chain), *_ = places
+        if same is None or ((array == array.flat[0]).all() and not kinds.get(chain[-1], "").endswith(".Linear")):
             known.append(variable)
         else:
             originals[variable] = same
