@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
-from jax.core import max_dim
 
 from jaxport.importer.ops.arithmetic import divide
 from jaxport.importer.ops.convolution import WindowAttributes
@@ -17,6 +16,7 @@ from jaxport.importer.values.host import HostValue, Tensor, host, is_dim
 from jaxport.importer.values.image_layout import ImageLayout
 from jaxport.importer.values.namespaces import helper, jnp, lax
 from jaxport.jaxprs import Dim
+from jaxport.jaxprs.dims import max_dim
 
 
 @dataclass(frozen=True, kw_only=True)
