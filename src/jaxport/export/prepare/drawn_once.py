@@ -41,7 +41,7 @@ def refuse_drawn_once(traced: Traced, name: str, is_input: Callable[[str], bool]
     given = given or any(is_input(weight.path) for weight in keys)
     layers = [f"`{block.path or block.name}` ({block.target})" for block in _drawing(jaxpr)]
     if held or (layers and not given):
-        _refuse(name, layers or [f"`{path}`" for path in held])
+        _refuse(name, list(dict.fromkeys(layers)) or [f"`{path}`" for path in held])
 
 
 def _drawing(jaxpr: Jaxpr) -> Iterator[Block]:
