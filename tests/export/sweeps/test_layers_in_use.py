@@ -107,7 +107,7 @@ LINEN = {
 @pytest.mark.parametrize("name", LINEN)
 def test_linen(name):
     fn, *specs = LINEN[name]()
-    check(fn, *specs, **HALVES)
+    check(fn, *specs, state="discard" if "ropout" in name else "refuse", **HALVES)  # one mask is what is compared
 
 
 def test_linen_decodes_with_a_cache_as_input_and_output():
@@ -172,4 +172,4 @@ EQUINOX = {
 @pytest.mark.parametrize("name", EQUINOX)
 def test_equinox(name):
     fn, *specs = EQUINOX[name]()
-    check(fn, *specs, **HALVES)
+    check(fn, *specs, state="discard" if "ropout" in name else "refuse", **HALVES)  # one mask is what is compared

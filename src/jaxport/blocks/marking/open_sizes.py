@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jax.export import is_symbolic_dim
 
-from jaxport.jaxprs import Dim, InconclusiveDimensionOperation, PythonFunction, source_info_util
+from jaxport.jaxprs import Array, Dim, InconclusiveDimensionOperation, PythonFunction, source_info_util
 
 __all__ = ["OPEN_SIZES"]
 
@@ -124,7 +124,7 @@ def _windowed(original: PythonFunction) -> PythonFunction:
 
     @functools.wraps(original)
     def dot_product_attention(
-        query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any
+        query: Array, key: Array, value: Array, bias: Array | None = None, mask: Array | None = None, **options: Any
     ) -> jax.Array:
         window = options.get("local_window_size")
         queries, keys = (jnp.shape(x)[-3] for x in (query, key))

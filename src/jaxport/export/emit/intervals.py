@@ -50,15 +50,6 @@ def above_minus_infinity(value: Value) -> bool:
     return _at_most(-float(ml_dtypes.finfo(value.dtype).max), interval(value).low)
 
 
-def below_infinity(value: Value) -> bool:
-    """Whether no element of a floating-point value is infinity; some may be NaN.
-
-    >>> below_infinity(Value(np.float32, (2,), constant=np.array([3, np.inf], np.float32)))
-    False
-    """
-    return _at_most(interval(value).high, float(ml_dtypes.finfo(value.dtype).max))
-
-
 def interval(value: Value) -> Interval:
     """Return the range of a value: that of its dtype if nothing more is known.
 

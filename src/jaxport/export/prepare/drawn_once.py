@@ -41,18 +41,17 @@ def refuse_drawn_once(traced: Traced, name: str, is_input: Callable[[str], bool]
     given = given or any(is_input(weight.path) for weight in keys)
     layers = [f"`{block.path or block.name}` ({block.target})" for block in _drawing(jaxpr)]
     if held or (layers and not given):
-        _refuse(name, layers or [f"`{path}`" for path in held])
+        _refuse(name, list(dict.fromkeys(layers)) or [f"`{path}`" for path in held])
 
 
 def _drawing(jaxpr: Jaxpr) -> Iterator[Block]:
     """Yield the layers of libraries that draw themselves, not by a layer inside."""
-    for equation in jaxpr.eqns:
-        for body in bodies(equation.params):
-            inner = list(_drawing(body))
-            block = equation.params["block"] if equation.primitive is block_p else None
-            if not inner and block is not None and block.target.startswith(LIBRARIES) and block.kind == "module":
-                inner = [block] * any(each.primitive.name == "random_bits" for each in equations_within(body))
-            yield from inner
+    for equation in equations_within(jaxpr):
+        if equation.primitive is block_p and equation.params["block"].target.startswith(LIBRARIES):
+            inside = [inner for body in bodies(equation.params) for inner in equations_within(body)]
+            layers = (inner for body in bodies(equation.params) for inner in _drawing(body))
+            if any(inner.primitive.name == "random_bits" for inner in inside) and next(layers, None) is None:
+                yield equation.params["block"]
 
 
 def _refuse(name: str, places: Sequence[str]) -> None:

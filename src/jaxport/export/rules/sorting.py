@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxport.export.emit import intervals
 from jaxport.export.emit.registry import rule
 from jaxport.export.rules import window_starts
 from jaxport.jaxprs import dims
@@ -84,7 +83,7 @@ def order_keys(op, x):
     if x.dtype.kind in "iu" or not op.walker.keeps_nan:
         return [x]
     nan, number = with_infinity(op, x)
-    return [number] if intervals.below_infinity(x) else [number, op.cast(nan, np.uint8)]
+    return [number, op.cast(nan, np.uint8)]
 
 
 def total_order(op, x):
