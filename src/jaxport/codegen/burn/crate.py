@@ -14,7 +14,8 @@ from jaxport.codegen.burn.checks import CHECK_HELPERS, check_text
 from jaxport.codegen.burn.definitions import snake_case
 from jaxport.codegen.burn.helpers import names as helper_names, source
 from jaxport.codegen.burn.imports import imports, used
-from jaxport.codegen.burn.layers import BURN, CELL_HELPERS, LAYERS, NAMES_IN_USE, QUANTIZED
+from jaxport.codegen.burn.layers import BURN, CELL_HELPERS, LAYERS, QUANTIZED
+from jaxport.codegen.burn.names_in_use import names_in_use
 from jaxport.codegen.burn.printing import MOST_TOGETHER, Structs, kind_of_value
 from jaxport.codegen.burn.rules.drawing import without_keys
 from jaxport.codegen.burn.steps import Functions
@@ -115,7 +116,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         raise Unsupported(f"`{comment(program.name)}` cannot be printed for Burn", rows)
     result = result[0] if len(result) == 1 else tuple(result)
     sizes = size_names(recorded.inputs) | element_names(recorded.read) | {*recorded.counted}
-    reserved = {*NAMES_IN_USE}
+    reserved = {*names_in_use()}
     inputs = model_arguments(recorded, {*reserved, *sizes, "inputs", "outputs"})
     spelled: dict[str, str] = {}
     for size in sorted(sizes):
