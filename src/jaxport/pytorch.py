@@ -444,15 +444,15 @@ def _claim(model: ir.Model, module: torch.nn.Module) -> None:
             tensors[name].name = first[parameter]  # which renames the entry of the graph, too
     model.metadata_props[ROLES] = json.dumps({"parameter": [name for name in parameters if name in tensors]})
     state = module.state_dict(keep_vars=True)
-    places = {name: _place(value) for name, value in state.items()}
+    places = {name: _place(name, value) for name, value in state.items()}
     firsts = {places[name]: name for name in reversed([*state])}
     model.metadata_props[STATE_DICT] = json.dumps({name: firsts[place] for name, place in places.items()})
 
 
-def _place(value: Any) -> Hashable:
+def _place(name: str, value: Any) -> Hashable:
     """Return what tells an entry of a state dict from others: tied ones are at one place."""
     if not isinstance(value, _torch().Tensor) or not value.numel() or not value.data_ptr():
-        return id(value)
+        return name
     return value.data_ptr(), value.shape, value.stride(), value.dtype
 
 

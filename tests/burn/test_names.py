@@ -9,8 +9,7 @@ import pytest
 from onnx import numpy_helper
 
 import jaxport
-from jaxport.codegen.burn.crate import to_crate
-from jaxport.codegen.burn.names_in_use import names_in_use
+from jaxport.codegen.burn.crate import names_in_use, to_crate
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.importer.interface import in_model_order
 from tests.burn.crates import RunError, build, case_of, crate_and_results
