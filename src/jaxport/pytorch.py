@@ -467,15 +467,15 @@ def _claim(model: ir.Model, module: torch.nn.Module) -> None:
     states = [name for name, _ in module.named_buffers() if name in tensors and name in state]
     roles = {"parameter": [name for name in parameters if name in tensors], "statistic": states}
     model.metadata_props[ROLES] = json.dumps(roles)
-    places = {name: _place(value) for name, value in state.items()}
+    places = {name: _place(name, value) for name, value in state.items()}
     firsts = {places[name]: name for name in reversed([*state])}
     model.metadata_props[STATE_DICT] = json.dumps({name: firsts[place] for name, place in places.items()})
 
 
-def _place(value: Any) -> Hashable:
+def _place(name: str, value: Any) -> Hashable:
     """Return what tells an entry of a state dict from others: tied ones are at one place."""
     if not isinstance(value, _torch().Tensor) or not value.numel() or not value.data_ptr():
-        return id(value)
+        return name
     return value.data_ptr(), value.shape, value.stride(), value.dtype
 
 

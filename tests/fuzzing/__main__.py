@@ -1,6 +1,7 @@
 """Mutated files: whatever is done to one, it is read or refused, soon, small, and with an error of the package.
 
-`python -m tests.fuzzing KIND SEED COUNT`, where KIND is onnx, json, yson or xml, or programs of JAX, prints what went wrong otherwise, a
+`python -m tests.fuzzing KIND SEED COUNT`, where KIND is onnx, json, yson or xml, operations (of a Mox, each alone, with other
+parameters; `operations-programs` without those of the functions of JAX), or programs of JAX, prints what went wrong otherwise, a
 summary, and leaves with status 1 if anything did. The files are tried in a worker process, which is replaced when it
 crashes or hangs.
 """
@@ -54,6 +55,12 @@ def attempts(kind: str, seed: int, count: int, first: int, folder: Path) -> Iter
         for index, made in enumerate(jax_programs.files(seed, count)):
             if index >= first:
                 yield index, made, lambda made=made: jax_programs.attempt(made, folder)
+    elif kind.startswith("operations"):
+        from tests.fuzzing import equations
+
+        for index, text in enumerate(equations.files(kind.partition("-")[2] or "jax", seed, count)):
+            if index >= first:
+                yield index, text, lambda text=text: equations.attempt(text, folder)
     else:
         from tests.fuzzing import mox_files
 

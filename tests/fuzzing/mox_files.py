@@ -123,13 +123,22 @@ def attempt(form: str, text: str, weights: dict[str, Any], folder: Path, run: bo
         jaxport.mox.dumps(mox, form)
         avals = [*mox.jaxpr.in_avals, *(v.aval for e in mox.jaxpr.eqns for v in e.outvars)]
         if run and all(math.prod(n for n in getattr(a, "shape", ()) if isinstance(n, int)) < LARGEST for a in avals):
-            leaves = [np.zeros([n if isinstance(n, int) else 2 for n in a.shape], a.dtype) for a in mox.jaxpr.in_avals[len(mox.weights) :]]  # fmt: skip
+            leaves = [zeros(aval) for aval in mox.jaxpr.in_avals[len(mox.weights) :]]
             args, kwargs = jax.tree.unflatten(mox.traced.in_tree, leaves)
             mox(*args, **kwargs)
     except jaxport.JaxportError as error:
         str(error)
         return type(error).__name__
     return "ran"
+
+
+def zeros(aval: Any) -> Any:
+    """An argument of a type: zeros, or keys, whose open sizes are two."""
+    shape = [n if isinstance(n, int) else 2 for n in aval.shape]
+    for name in ("threefry2x32", "rbg", "unsafe_rbg"):
+        if (key := jax.random.key(0, impl=name)).dtype == aval.dtype:
+            return jnp.broadcast_to(key, shape)
+    return np.zeros(shape, aval.dtype)
 
 
 def shown(text: str) -> str:

@@ -26,6 +26,16 @@ def test_some_mutated_files(kind: str):
     fuzz(kind, 0, 30, 240)
 
 
+def test_some_operations_with_other_parameters():
+    fuzz("operations-programs", 0, 60, 600)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_many_operations_with_other_parameters(seed: int):
+    fuzz("operations", seed, 1000, 3600)
+
+
 def test_some_programs():
     fuzz("programs", 0, 3, 600)
 

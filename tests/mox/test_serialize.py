@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from jax import lax
 
 import jaxport
 from jaxport.mox import dumps, load, load_params, loads, lora, save, save_params
+from jaxport.mox.serialize.parameter_types import known_types
 from tests.blocks.checks import assert_same
 from tests.mox.models import CASES
 from tests.mox.test_bodies import PROGRAMS, WRAPPERS, X
@@ -253,6 +255,38 @@ def test_a_damaged_document_is_refused(texts, name):
     damaged(document, *path, value=value)
     with pytest.raises(jaxport.ModelError, match=message):
         loads(json.dumps(document))
+
+
+HIGH = {"$enum": ["Precision", "HIGH"]}
+PARAMETERS = {
+    "no precision": ("precision", {"$map": []}, "not map"),
+    "precisions of no operand": ("precision", {"$tuple": []}, "not ints"),
+    "a precision of one operand": ("precision", {"$tuple": [HIGH]}, r"not \(Precision\)"),
+    "a precision as a number": ("precision", 1, "not int"),
+    "a precision as a text": ("precision", "HIGH", "not str"),
+    "another option": ("precision", {"$enum": ["FftType", "FFT"]}, "not FftType"),
+    "a parameter of none": ("speed", {"$map": []}, "not map"),
+    "an axis from the end": ("axis", -1, "JAX gives it int, not negative"),
+    "a truth value as an axis": ("axis", True, "JAX gives it int, not bool"),
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_parameter_of_a_type_that_jax_does_not_give_it_is_refused(name):
+    """The compiler would end the process."""
+    parameter, value, message = PARAMETERS[name]
+    document = json.loads(dumps(jaxport.make_mox(lambda x: lax.cumsum(x @ x, 1))(jnp.ones((3, 3)))))
+    equations = {equation["primitive"]: equation["params"] for equation in document["program"]["equations"]}
+    equations["cumsum" if parameter == "axis" else "dot_general"][parameter] = value
+    with pytest.raises(jaxport.ModelError, match=f"the parameter `{parameter}` is malformed(?s:.)*{message}"):
+        loads(json.dumps(document))
+
+
+def test_a_parameter_that_could_not_be_read_back_is_not_written():
+    with mock.patch.dict(known_types()["dot_general"], {"precision": frozenset({"None"})}):
+        dumps(jaxport.make_mox(lambda x: jnp.outer(x, x) @ x)(X))
+        with pytest.raises(jaxport.Unsupported, match=r"dot_general\[precision\] .* the type \(Precision, Precision\)"):
+            dumps(jaxport.make_mox(lambda x: jnp.matmul(jnp.outer(x, x), x, precision="high"))(X))
 
 
 def test_missing_and_truncated_files_are_refused(tmp_path):

@@ -124,7 +124,7 @@ CHANGES = {
     "another axis": ('[["i",1]]', '[["j",1]]', "the text is no Mox"),
     "a number as a spec": ('{"$spec":["i"]}', '{"$spec":[3]}', "a `PartitionSpec` is malformed"),
     "a spec of another axis": ('{"$spec":["i"]}', '{"$spec":["j"]}', "the text is no Mox|inconsistent"),
-    "no mesh": ('"mesh":{"$mesh":[["i",1]]}', '"mesh":null', "the text is no Mox"),
+    "no mesh": ('"mesh":{"$mesh":[["i",1]]}', '"mesh":null', "the parameter `mesh` is malformed"),
     "a sum over another axis": (
         '"axes":{"$tuple":["i"]}',
         '"axes":{"$tuple":["j"]}',

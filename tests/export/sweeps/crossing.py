@@ -100,17 +100,21 @@ def accepted(case: Case, subject: Any, cell: Cell) -> Callable[..., Any] | None:
     with jax.enable_x64(cell.x64):
         try:
             function = _transformed(case, subject, cell)
-            scope = jax_export.SymbolicScope()
-            shapes = [
-                jax_export.symbolic_shape(",".join(map(str, shape)), scope=scope) if shape else ()
-                for shape in _shapes(case, cell)
-            ]
-            dtypes = [a.dtype or np.dtype(cell.dtype) for a in case.arrays]
-            structs = [jax.ShapeDtypeStruct(s, d) for s, d in zip(shapes, dtypes, strict=True)]
-            results = jax.tree.leaves(jax.eval_shape(function, *structs))
+            results = jax.tree.leaves(jax.eval_shape(function, *structs_of(case, cell)))
         except _REFUSALS:
             return None
     return function if results else None
+
+
+def structs_of(case: Case, cell: Cell) -> list[jax.ShapeDtypeStruct]:
+    """The types of the arrays of a cell."""
+    scope = jax_export.SymbolicScope()
+    shapes = [
+        jax_export.symbolic_shape(",".join(map(str, shape)), scope=scope) if shape else ()
+        for shape in _shapes(case, cell)
+    ]
+    dtypes = [a.dtype or np.dtype(cell.dtype) for a in case.arrays]
+    return [jax.ShapeDtypeStruct(s, d) for s, d in zip(shapes, dtypes, strict=True)]
 
 
 def first(name: str, case: Case, subject: Any) -> Job | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -13,8 +16,8 @@ from jaxport.blocks.marking.window import comparing_sizes
 from jaxport.codegen.burn.checks import CHECK_HELPERS, check_text
 from jaxport.codegen.burn.definitions import snake_case
 from jaxport.codegen.burn.helpers import names as helper_names, source
-from jaxport.codegen.burn.imports import imports, used
-from jaxport.codegen.burn.layers import BURN, CELL_HELPERS, LAYERS, NAMES_IN_USE, QUANTIZED
+from jaxport.codegen.burn.imports import NAMES, imports, used
+from jaxport.codegen.burn.layers import BURN, CELL_HELPERS, KEYWORDS, LAYERS, QUANTIZED
 from jaxport.codegen.burn.printing import MOST_TOGETHER, Structs, kind_of_value
 from jaxport.codegen.burn.rules.drawing import without_keys
 from jaxport.codegen.burn.steps import Functions
@@ -37,7 +40,7 @@ from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs.identity import IdentityMap
 
-__all__ = ["Crate", "to_crate"]
+__all__ = ["Crate", "names_in_use", "to_crate", "types_in_scope"]
 
 SHORT = 4
 """Layers of a sequence that are fields of the structure around it; more are a structure of their own."""
@@ -114,7 +117,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         raise Unsupported(f"`{comment(program.name)}` cannot be printed for Burn", rows)
     result = result[0] if len(result) == 1 else tuple(result)
     sizes = size_names(recorded.inputs) | element_names(recorded.read) | {*recorded.counted}
-    reserved = {*NAMES_IN_USE}
+    reserved = {*names_in_use()}
     inputs = model_arguments(recorded, {*reserved, *sizes, "inputs", "outputs"})
     spelled: dict[str, str] = {}
     for size in sorted(sizes):
@@ -327,3 +330,44 @@ use model::{root};
 def helper_sources(names: set[str]) -> str:
     """Return the text of `helpers.rs` with what is called."""
     return formatted(source(names)) if names else ""
+
+
+# The names that a crate has already
+
+_PRELUDE = (
+    "AsMut AsRef Box Clone Copy Debug Default DoubleEndedIterator Drop Eq Err ExactSizeIterator Extend Fn FnMut FnOnce From FromIterator "
+    "Future Hash Into IntoFuture IntoIterator Iterator None Ok Option Ord PartialEq PartialOrd Result Send Sized Some String Sync "
+    "ToOwned ToString TryFrom TryInto Unpin Vec bool char f32 f64 i8 i16 i32 i64 isize str u8 u16 u32 u64 usize"
+)
+"""What every file of Rust sees, and the names of its primitive types."""
+_PRINTED = "Outputs Path assert burn core device forward helpers load model new run save std vec"
+"""What the printer writes itself: the structure of results, and the names in its functions."""
+
+
+def types_in_scope(text: str) -> set[str]:
+    """Return the types and constants that a text of Rust imports, defines or names without a path.
+
+    >>> sorted(types_in_scope("use bytes::Bytes as Shared; struct Kept(DType::F32); // Note"))
+    ['DType', 'Kept', 'Shared']
+    """
+    text = re.sub(r'"(?:[^"\\]|\\.)*"|//.*|\$\{\w+\}', "", text)
+    imported = " ".join(re.findall(r"^\s*use [^;]*;", text, re.MULTILINE))
+    return {*re.findall(r"(?<!\w)[A-Z]\w*", imported), *re.findall(r"(?<![\w:.])[A-Z]\w*", text)}
+
+
+@functools.cache
+def names_in_use() -> frozenset[str]:
+    """Return the names that no structure, argument or function of a model may have.
+
+    >>> {"Self", "Tensor", "SharedBytes", "TensorsError", "QuantizedLinear"} <= names_in_use()
+    True
+    """
+    folder = files("jaxport.codegen.burn")
+    texts = [
+        file.read_text(encoding="utf-8")
+        for part in ("helpers", "templates")
+        for file in (folder / part).iterdir()
+        if file.name.endswith(".rs")
+    ]
+    written = set().union(*map(types_in_scope, texts))
+    return NAMES | written | {*KEYWORDS.split(), *_PRELUDE.split(), *_PRINTED.split()}

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from jaxport.codegen.burn.imports import NAMES
 from jaxport.codegen.rust.tree import (
     Array,
     FieldAccess,
@@ -418,16 +417,6 @@ KEYWORDS = (
     "priv try typeof unsized virtual yield union"
 )
 """Words of Rust that are no names."""
-NAMES_IN_USE = NAMES | {
-    *f"{KEYWORDS} Vec Option Some None Result Ok Err String Box usize f64 f32 i64 i32 u8 bool str Outputs Tensors".split(),
-    *"device model load save forward new run helpers burn std core vec assert".split(),
-    *"Into From AsRef ToString Clone Copy Debug Default Drop Iterator Send Sync Sized Fn FnMut FnOnce Eq Ord Hash Path".split(),
-    *"PartialEq PartialOrd".split(),
-    *(name for kind in QUANTIZED for name in (kind, f"{kind}Config")),
-}
-"""Names that the source uses otherwise."""
-
-
 INITIALS = ("MLP", "FFN")
 """Initials that are a word of their own behind others."""
 

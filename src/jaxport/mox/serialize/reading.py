@@ -50,6 +50,7 @@ from jaxport.mox.serialize.json_values import (
     texts_of,
 )
 from jaxport.mox.serialize.meshes import mesh_from, spec_from
+from jaxport.mox.serialize.parameter_types import check_parameters
 from jaxport.mox.serialize.trees import tree_from
 from jaxport.mox.serialize.values import decoded, dtype_of
 from jaxport.mox.serialize.writing import FORMAT, VERSION
@@ -240,6 +241,7 @@ class _Reader:
                 why="a document can name only operations of jax.lax",
             )
         given = object_of(data["params"])
+        check_parameters(name, given)
         params = self.mapped(given) if name == "shard_map" else self.params(given)
         outvars = [defined(item) for item in list_of(data["out"])]
         if name == "jit":

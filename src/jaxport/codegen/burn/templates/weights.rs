@@ -82,10 +82,11 @@ fn shared_tensors(bytes: &SharedBytes) -> Result<Vec<Stored>, SafetensorsStoreEr
             let dtype = view.dtype();
             return Err(other(format!("`{name}` is of type {dtype:?}, which Burn does not have")));
         };
-        let part = if view.data().as_ptr().align_offset(dtype.size()) == 0 {
-            Bytes::from_shared(bytes.slice_ref(view.data()), AllocationProperty::Other)
+        let (data, size) = (view.data(), dtype.size());
+        let part = if !data.is_empty() && data.as_ptr().align_offset(size) == 0 {
+            Bytes::from_shared(bytes.slice_ref(data), AllocationProperty::Other)
         } else {
-            Bytes::from_bytes_vec(view.data().to_vec())
+            Bytes::from_bytes_vec(data.to_vec()) // which places nothing where numbers may lie, too
         };
         tensors.push(Stored::new(name, *dtype, view.shape(), None, part));
     }
