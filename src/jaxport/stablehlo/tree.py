@@ -24,7 +24,7 @@ __all__ = [
     "canonical",
 ]
 
-Value = Array | tuple | None
+Value = Array
 """What an operation computes with: an array of JAX, a known one of NumPy, a tuple, or None for a token."""
 Attributes = Mapping[str, Any]
 """Attributes by name, as Python values."""
@@ -38,7 +38,7 @@ class TensorType:
     float32[?,4]
     """
 
-    shape: tuple[int | None, ...]
+    shape: tuple[Any, ...]
     dtype: np.dtype
 
     def __repr__(self) -> str:
@@ -53,7 +53,7 @@ class TensorType:
         return count
 
 
-Kind = TensorType | tuple | None
+Kind = TensorType
 """The type of a value: a `TensorType`, a tuple of types, or None for a token."""
 
 
@@ -74,7 +74,7 @@ class HloOperation:
     name: str
     operands: tuple[int, ...]
     results: tuple[int, ...]
-    types: tuple[Kind, ...]
+    types: tuple[TensorType, ...]
     attributes: Attributes
     bodies: tuple[HloBody, ...] = ()
     scope: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class HloBody:
     """A block of operations: the numbers of its arguments, their types, and the numbers of what it returns."""
 
     arguments: tuple[int, ...]
-    types: tuple[Kind, ...]
+    types: tuple[TensorType, ...]
     operations: list[HloOperation]
     returned: tuple[int, ...]
 
