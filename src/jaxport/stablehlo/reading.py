@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Values are arrays of JAX, of NumPy, or tuples, as an operation has them: only the module tells which.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false, reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
 import re
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ import numpy as np
 from jaxport.errors import ModelError, Refusal, Unsupported
 from jaxport.importer.limits import Limits
 from jaxport.jaxprs.releases import breaks_parser, mlir_module
-from jaxport.stablehlo.tree import Attributes, HloBody, HloFunction, HloModule, Operation, Tensor
+from jaxport.stablehlo.tree import Attributes, HloBody, HloFunction, HloModule, HloOperation, TensorType
 
 if TYPE_CHECKING:
     from jaxlib.mlir import ir
@@ -96,7 +98,7 @@ class _Reading:
         self.mlir, self.limits = module, limits
         self.left = limits.operations * 10
         self.numbers: dict[ir.Value, int] = {}
-        self.makers: dict[int, Operation] = {}
+        self.makers: dict[int, HloOperation] = {}
         self.resources: dict[str, bytes] | None = None
 
     def module(self) -> HloModule:
@@ -145,7 +147,7 @@ class _Reading:
         block = region.blocks[0]
         arguments = tuple(self.number(value) for value in block.arguments)
         types = tuple(_type(value.type) for value in block.arguments)
-        operations: list[Operation] = []
+        operations: list[HloOperation] = []
         for raw in block.operations:
             self.left -= 1
             if self.left < 0:
@@ -156,9 +158,9 @@ class _Reading:
     def number(self, value: ir.Value) -> int:
         return self.numbers.setdefault(value, len(self.numbers))
 
-    def operation(self, raw: ir.Operation, depth: int) -> Operation:
+    def operation(self, raw: ir.Operation, depth: int) -> HloOperation:
         location = str(raw.location)
-        read = Operation(
+        read = HloOperation(
             name=raw.name,
             operands=tuple(self.number(value) for value in raw.operands),
             results=tuple(self.number(value) for value in raw.results),
@@ -186,7 +188,7 @@ class _Reading:
             pass  # types without a buffer in Python
         return self.spelled(str(raw), kind)
 
-    def spelled(self, text: str, kind: Tensor) -> np.ndarray:
+    def spelled(self, text: str, kind: TensorType) -> np.ndarray:
         """Return a constant from its text, for the types that MLIR gives to Python in no other way."""
         resource = re.search(r"dense_resource<(\w+)>", text)
         if resource:
@@ -212,7 +214,7 @@ class _Reading:
         return self.resources[name]
 
 
-def _widened(data: bytes, kind: Tensor) -> np.ndarray:
+def _widened(data: bytes, kind: TensorType) -> np.ndarray:
     stored = np.frombuffer(data, kind.dtype if kind.dtype.itemsize > 1 or kind.dtype.kind != "V" else np.int8)
     if stored.dtype != kind.dtype:
         stored = stored.view(kind.dtype) if "float" in str(kind.dtype) else stored.astype(kind.dtype)
@@ -287,7 +289,7 @@ def _read_type(text: str) -> Kind:
             [Refusal(text, "the types of the module", "only tensors can be computed with")],
         )
     sizes = tuple(None if size == "?" else int(size) for size in found[1].split("x")[:-1])
-    return Tensor(sizes, dtype_of(found[2]))
+    return TensorType(sizes, dtype_of(found[2]))
 
 
 def _split(text: str) -> list[str]:

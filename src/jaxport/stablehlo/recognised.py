@@ -16,7 +16,7 @@ from jax import lax
 from jaxport.importer.limits import Limits
 from jaxport.jaxprs import PythonFunction
 from jaxport.stablehlo.reading import read_module
-from jaxport.stablehlo.tree import HloBody, HloModule, Operation, Tensor, canonical
+from jaxport.stablehlo.tree import HloBody, HloModule, HloOperation, TensorType, canonical
 
 __all__ = ["first_extreme", "function", "monoid", "of_sizes", "returned_argument", "sort_keys"]
 
@@ -65,7 +65,7 @@ def _first(which: PythonFunction, index: np.dtype) -> PythonFunction:
     return lambda x: which(x, 1, index)
 
 
-def first_extreme(module: HloModule, operation: Operation) -> PythonFunction | None:
+def first_extreme(module: HloModule, operation: HloOperation) -> PythonFunction | None:
     """Return `lax.argmax` or `lax.argmin` if a reduction gives the extreme and the first of its positions."""
     kinds, makers = operation.types, [module.makers.get(value) for value in operation.operands]
     if len(kinds) != 2 or len(operation.attributes["dimensions"]) != 1 or kinds[1].dtype.kind not in "iu":
@@ -93,7 +93,7 @@ def first_extreme(module: HloModule, operation: Operation) -> PythonFunction | N
     return None
 
 
-def _is_constant(operation: Operation | None) -> bool:
+def _is_constant(operation: HloOperation | None) -> bool:
     return operation is not None and operation.name == "stablehlo.constant"
 
 
@@ -129,7 +129,7 @@ def function(module: HloModule, plain: str, name: str) -> PythonFunction | None:
     candidates = [getattr(jax.nn, plain, None)] if plain != "_take" else [_taking(axis) for axis in range(3)]
     body, attributes = module.functions[name].body, module.functions[name].argument_attributes
     names = [of["jax.global_constant"] for of in attributes if "jax.global_constant" in of]
-    types = [kind for kind in body.types[len(names) :] if isinstance(kind, Tensor)]
+    types = [kind for kind in body.types[len(names) :] if isinstance(kind, TensorType)]
     if not all(map(callable, candidates)) or len(types) != (2 if plain == "_take" else 1):
         return None
     wanted = canonical(module, body)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import PythonFunction
 
 __all__ = ["CONTEXT", "Definition", "define", "definitions", "plain", "stablehlo_op"]
 
@@ -20,7 +20,7 @@ CONTEXT = frozenset({"result", "results", "regions", "context"})
 class Definition:
     """What an operation computes; a `plain` function takes operands alone, and has no signature to read."""
 
-    function: Callable[..., Any]
+    function: PythonFunction
     is_plain: bool = False
 
     @cached_property
@@ -43,23 +43,23 @@ _definitions: dict[str, Definition] = {}
 _ours: set[str] = set()
 
 
-def define(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def define(*names: str) -> Callable[[PythonFunction], PythonFunction]:
     """Register the definition of operations of StableHLO (`add`), of another dialect (`chlo.erf`) or of a custom call (`@Qr`)."""
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: PythonFunction) -> PythonFunction:
         _add(names, Definition(function))
         return function
 
     return register
 
 
-def plain(**functions: Callable[..., Any]) -> None:
+def plain(**functions: PythonFunction) -> None:
     """Register operations without attributes that are functions of JAX: `plain(sine=lax.sin)`."""
     for name, function in functions.items():
         _add([name.replace("__", ".")], Definition(function, is_plain=True))
 
 
-def stablehlo_op(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def stablehlo_op(*names: str) -> Callable[[PythonFunction], PythonFunction]:
     """Register a function for operations of one's own.
 
     Args:
@@ -79,7 +79,7 @@ def stablehlo_op(*names: str) -> Callable[[Callable[..., Any]], Callable[..., An
     ...     return 2 * x
     """
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: PythonFunction) -> PythonFunction:
         taken = next((name for name in names if _full(name) in _ours), None)
         if taken is not None:
             raise InvalidArgument(
@@ -91,7 +91,7 @@ def stablehlo_op(*names: str) -> Callable[[Callable[..., Any]], Callable[..., An
     return register
 
 
-def _add(names: Any, definition: Definition) -> None:
+def _add(names: Sequence[str], definition: Definition) -> None:
     for name in names:
         assert _full(name) not in _definitions, name
         _definitions[_full(name)] = definition

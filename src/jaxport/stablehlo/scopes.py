@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jaxport.importer.modules import NodeModule
-from jaxport.stablehlo.tree import HloBody, HloModule, Operation
+from jaxport.stablehlo.tree import HloBody, HloModule, HloOperation
 
 __all__ = ["ConstantUse", "ScopeCall", "modules_of", "segments", "untie", "uses_of_constants"]
 
@@ -16,12 +16,12 @@ class ScopeCall:
     """One call of a module: its path, what it computes, the values that it reads, and those that are read later."""
 
     path: tuple[str, ...]
-    items: list[Operation | ScopeCall]
+    items: list[HloOperation | ScopeCall]
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
 
 
-def segments(body: HloBody) -> list[Operation | ScopeCall]:
+def segments(body: HloBody) -> list[HloOperation | ScopeCall]:
     """Return the operations of a block with those of each call of a module in a segment; constants are outside."""
     scoped = [(operation, operation.scope) for operation in body.operations]
     free = [(o, ()) for o, _ in scoped if o.name == "stablehlo.constant"]
@@ -37,12 +37,12 @@ def segments(body: HloBody) -> list[Operation | ScopeCall]:
 
 
 def _grouped(
-    scoped: Sequence[tuple[Operation, tuple[str, ...]]],
+    scoped: Sequence[tuple[HloOperation, tuple[str, ...]]],
     depth: int,
     read: Mapping[int, int],
-    positions: Mapping[Operation, int],
-) -> list[Operation | ScopeCall]:
-    items: list[Operation | ScopeCall] = []
+    positions: Mapping[HloOperation, int],
+) -> list[HloOperation | ScopeCall]:
+    items: list[HloOperation | ScopeCall] = []
     start = 0
     while start < len(scoped):
         operation, scope = scoped[start]
@@ -69,7 +69,7 @@ def _grouped(
     return items
 
 
-def _read(operation: Operation) -> list[int]:
+def _read(operation: HloOperation) -> list[int]:
     """Return the values that an operation reads, those of its regions from outside included."""
     inner = [each for body in operation.bodies for each in body.walk()]
     made = {v for each in inner for v in each.results} | {
@@ -107,7 +107,7 @@ def uses_of_constants(module: HloModule) -> dict[int, ConstantUse]:
     found: dict[int, ConstantUse] = {}
     for operation in module.operations():
         for value in operation.operands if operation.name not in _MOVES else ():
-            origin: Operation | None = module.makers.get(value)
+            origin: HloOperation | None = module.makers.get(value)
             while origin is not None and origin.name in _MOVES:
                 origin = module.makers.get(origin.operands[0])
             if origin is not None and origin.name == "stablehlo.constant":
@@ -121,7 +121,7 @@ def untie(module: HloModule) -> None:
     """Give each scope that reads a vector of one repeated number a constant of its own: the file has equal ones once."""
     last = module.values
     for function in module.functions.values():
-        made: dict[tuple[int, tuple[str, ...]], Operation] = {}
+        made: dict[tuple[int, tuple[str, ...]], HloOperation] = {}
         for operation in list(function.body.operations):
             for at, value in enumerate(operation.operands):
                 maker = module.makers.get(value)

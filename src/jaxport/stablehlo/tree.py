@@ -12,23 +12,33 @@ from jaxport.errors import ModelError
 from jaxport.importer.limits import Limits
 from jaxport.jaxprs import Array
 
-__all__ = ["Attributes", "HloBody", "HloFunction", "HloModule", "Kind", "Operation", "Tensor", "Value", "canonical"]
+__all__ = [
+    "Attributes",
+    "HloBody",
+    "HloFunction",
+    "HloModule",
+    "HloOperation",
+    "Kind",
+    "TensorType",
+    "Value",
+    "canonical",
+]
 
-Value = Array | tuple | None
+Value = Array
 """What an operation computes with: an array of JAX, a known one of NumPy, a tuple, or None for a token."""
 Attributes = Mapping[str, Any]
 """Attributes by name, as Python values."""
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorType:
     """The type of a tensor: its sizes, None for open ones, and its dtype.
 
-    >>> Tensor((None, 4), np.dtype("float32"))
+    >>> TensorType((None, 4), np.dtype("float32"))
     float32[?,4]
     """
 
-    shape: tuple[int | None, ...]
+    shape: tuple[Any, ...]
     dtype: np.dtype
 
     def __repr__(self) -> str:
@@ -43,18 +53,18 @@ class Tensor:
         return count
 
 
-Kind = Tensor | tuple | None
-"""The type of a value: a `Tensor`, a tuple of types, or None for a token."""
+Kind = TensorType
+"""The type of a value: a `TensorType`, a tuple of types, or None for a token."""
 
 
 @dataclass(eq=False)
-class Operation:
+class HloOperation:
     """An operation: values are numbers, which are unique in a module.
 
     Attributes:
       name: `stablehlo.add`.
       operands, results: the numbers of the values that it takes and makes.
-      types: the types of its results: `Tensor`, a tuple of types, or None for a token.
+      types: the types of its results: `TensorType`, a tuple of types, or None for a token.
       attributes: its attributes by name, as Python values; discardable ones, whose names have a dot, too.
       bodies: its regions.
       scope: the names around it that its location has: `("Encoder", "Dense_0")`.
@@ -64,7 +74,7 @@ class Operation:
     name: str
     operands: tuple[int, ...]
     results: tuple[int, ...]
-    types: tuple[Kind, ...]
+    types: tuple[TensorType, ...]
     attributes: Attributes
     bodies: tuple[HloBody, ...] = ()
     scope: tuple[str, ...] = ()
@@ -79,11 +89,11 @@ class HloBody:
     """A block of operations: the numbers of its arguments, their types, and the numbers of what it returns."""
 
     arguments: tuple[int, ...]
-    types: tuple[Kind, ...]
-    operations: list[Operation]
+    types: tuple[TensorType, ...]
+    operations: list[HloOperation]
     returned: tuple[int, ...]
 
-    def walk(self) -> Iterator[Operation]:
+    def walk(self) -> Iterator[HloOperation]:
         """Yield all operations, with those of regions after theirs."""
         for operation in self.operations:
             yield operation
@@ -113,7 +123,7 @@ class HloModule:
 
     name: str
     functions: Mapping[str, HloFunction]
-    makers: dict[int, Operation]
+    makers: dict[int, HloOperation]
     values: int
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -126,13 +136,13 @@ class HloModule:
     def is_dynamic(self) -> bool:
         """Whether sizes are computed."""
         return any(
-            isinstance(kind, Tensor) and None in kind.shape
+            isinstance(kind, TensorType) and None in kind.shape
             for function in self.functions.values()
             for operation in function.body.walk()
             for kind in operation.types
         )
 
-    def operations(self) -> Iterator[Operation]:
+    def operations(self) -> Iterator[HloOperation]:
         """Yield the operations of all functions."""
         for function in self.functions.values():
             yield from function.body.walk()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Values are arrays of JAX, of NumPy, or tuples, as an operation has them: only the module tells which.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false, reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
 from jaxport.stablehlo.registry import define
 
 _ACROSS = (
@@ -40,7 +42,7 @@ def _refusing(why: str):
     def refuse(*operands, **_):
         raise AssertionError(why)
 
-    refuse.refused = why
+    refuse.__dict__["refused"] = why
     return refuse
 
 
