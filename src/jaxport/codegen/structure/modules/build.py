@@ -42,6 +42,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.importer.calls import Chain, called, common
 from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.recording import Step, Variable, map_leaves
+from jaxport.importer.values.stored import is_uniform
 from jaxport.jaxprs.identity import IdentitySet
 
 __all__ = ["build"]
@@ -71,21 +72,25 @@ def build(
     ops, result = operators(with_rounding(steps, variables(result)), result, names)
     results = list(dict.fromkeys(variables(result)))
     types = {module.path: module.type for module in program.modules.walk()}
+    # What an optimizer merged, and gave no module: vectors of one number that are read several times are no ties.
+    own = {v for v, name in names.items() if not is_uniform(program.weights.tensor(name))}
     placed: dict[Leaf, Chain] = {op: node_chain.get(op.step.node, ()) for op in ops}
     files = names
     placed, names, types = below_a_list(placed, names, types)
     if not any(placed.values()):
         placed |= placed_by_names(ops, names)
     place_shared(ops, placed, names)
-    move_unplaced(ops, placed, unplaced_nodes(program.places), *separated(ops, dict(placed), names, ()))
+    move_unplaced(ops, placed, unplaced_nodes(program.places), *separated(ops, dict(placed), own, ()))
     placed, names, types = with_rounds(ops, placed, names, types)
     kept: set[str] = set()
     while True:
-        chains, repeated = separated(ops, dict(placed), names, kept)
-        weights = LayerWeights(program, names, files, shared(ops, names, chains), nodes, chains, channels_last, accepts)
+        chains, repeated = separated(ops, dict(placed), own, kept)
+        weights = LayerWeights(
+            program, names, files, shared(ops, names, chains, own), nodes, chains, channels_last, accepts
+        )
         root = united(_module(ops, results, weights, chains, types), names)
         failed = further_calls(root)
-        if not failed and not _are_doubled(root, weights, names.keys() - owned_by_elements(ops, names, chains)):
+        if not failed and not _are_doubled(root, weights, own - owned_by_elements(ops, names, chains)):
             break
         more = (failed & repeated or repeated) - kept
         if not more:

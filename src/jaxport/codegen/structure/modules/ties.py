@@ -9,7 +9,7 @@ Before and after:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 
 import numpy as np
 
@@ -119,10 +119,13 @@ def _layer_of(
     return (call, None) if isinstance(x, Variable) and x not in names else None
 
 
-def shared(ops: Sequence[Op], names: Mapping[Variable, str], chains: Mapping[Leaf, Chain]) -> dict[Variable, Op | None]:
+def shared(
+    ops: Sequence[Op], names: Mapping[Variable, str], chains: Mapping[Leaf, Chain], own: Set[Variable]
+) -> dict[Variable, Op | None]:
     """Return the parameters that several operators read, each with the lookup whose table it is, if there is one.
 
-    What `owned_by_elements` returns is no tie. A tensor that several calls of one module read is one weight of that module.
+    What `owned_by_elements` returns is no tie, nor what is not in `own`. A tensor that several calls of one module
+    read is one weight of that module.
     """
     uses = Counter(variable for op in ops for variable in op.inputs)
     counts: dict[Variable, Counter[Chain]] = {}
@@ -139,6 +142,7 @@ def shared(ops: Sequence[Op], names: Mapping[Variable, str], chains: Mapping[Lea
     return {
         variable: owners.get(variable)
         for variable, chain_counts in counts.items()
+        if variable in own
         if max(chain_counts.values()) > 1
         or (variable not in owned and len({tuple(map(called, chain)) for chain in chain_counts}) > 1)
     }
