@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -73,11 +72,13 @@ def typed_in_bash(keys: str, folder: Path) -> str:
     program = folder / "jaxport"
     program.write_text(f'#!/bin/sh\nexec {" ".join(JAXPORT)} "$@"\n')
     program.chmod(0o755)
-    child, terminal = pty.fork()
-    if child == 0:
-        os.chdir(folder)
-        variables = {"PATH": f"{folder}:{os.environ['PATH']}", "PS1": "$ ", "TERM": "dumb"}
-        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], os.environ | variables)
+    terminal, other_end = pty.openpty()
+    variables = {"PATH": f"{folder}:{os.environ['PATH']}", "PS1": "$ ", "TERM": "dumb"}
+    bash = subprocess.Popen(
+        ["bash", "--norc", "--noprofile", "-i"], cwd=folder, env=os.environ | variables, start_new_session=True,
+        stdin=other_end, stdout=other_end, stderr=other_end,
+    )  # fmt: skip
+    os.close(other_end)
     shown = ""
 
     def until(text: str) -> None:
@@ -90,12 +91,12 @@ def typed_in_bash(keys: str, folder: Path) -> str:
 
     try:
         os.write(terminal, b'source <(jaxport --show-completion bash); echo re"a"dy\n')
-        until("ready")
+        until("ready\r\n$ ")  # from its prompt on, bash reads keys itself
         os.write(terminal, keys.encode() + b'\x15echo do"n"e\n')  # the line is discarded, and was shown
         until("done")
     finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        bash.kill()
+        bash.wait()
         os.close(terminal)
     return shown
 
