@@ -75,11 +75,13 @@ class BestExperts:
 
 def _is_in_rows(node: ir.Node | None, op_type: str) -> TypeGuard[ir.Node]:
     """Whether an operator moves elements along the last axis."""
-    rank = len(dims_of(node.outputs[0]) or ()) if is_op(node, op_type) else 0
+    if not is_op(node, op_type):
+        return False
+    rank = len(dims_of(node.outputs[0]) or ())
     return rank > 0 and integer(node, "axis", -1 if op_type == "TopK" else 0) % rank == rank - 1
 
 
-def _is_best(node: ir.Node | None, places: ir.Value) -> bool:
+def _is_best(node: ir.Node | None, places: ir.Value) -> TypeGuard[ir.Node]:
     """Whether a value has the places of the largest of each row."""
     return _is_in_rows(node, "TopK") and places is node.outputs[1] and bool(integer(node, "largest", 1))
 
