@@ -74,7 +74,10 @@ def negative(op, x):
 
 @elementwise("sign")
 def sign(op, x):
-    return op.Sign(x)
+    if op.walker.nonfinite != "exact" or x.dtype.kind in "iu":
+        return op.Sign(x)
+    zero, one = op.const(0, x.dtype), op.const(1, x.dtype)  # the runtime's Sign of -0.0 is 0.0
+    return op.Where(op.Greater(x, zero), one, op.Where(op.Less(x, zero), op.const(-1, x.dtype), x))
 
 
 @elementwise("is_finite")
@@ -271,9 +274,7 @@ def _may_be_nan(x):
 def round_(op, x, *, rounding_method):
     if rounding_method == lax.RoundingMethod.TO_NEAREST_EVEN:
         return op.Round(x)
-    # Half away from zero: floor(|x| + 1/2), unless |x| has no fraction left to round.
-    size = op.Abs(x)
-    floor = op.Floor(size)
-    up = op.GreaterOrEqual(op.Sub(size, floor), op.const(0.5, x.dtype))
-    rounded = op.Where(up, op.Add(floor, op.const(1, x.dtype)), floor)
-    return op.Where(op.Less(x, op.const(0, x.dtype)), op.Neg(rounded), rounded)
+    # Half away from zero: the nearest even number, but for numbers halfway between two. It has the sign of x.
+    even, half = op.Round(x), 0.5
+    between = op.Equal(op.Abs(op.Sub(x, even)), op.const(half, x.dtype))
+    return op.Where(between, op.Add(x, op.Clip(x, op.const(-half, x.dtype), op.const(half, x.dtype))), even)
