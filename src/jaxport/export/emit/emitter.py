@@ -39,7 +39,7 @@ from numpy.typing import ArrayLike
 from jaxport.blocks.block import Block
 from jaxport.errors import Refusal, RuleError
 from jaxport.export.choices import Nonfinite
-from jaxport.export.emit import dim_values, folding, legalize, shapes
+from jaxport.export.emit import dim_values, folding, intervals, legalize, shapes
 from jaxport.export.emit.registry import Rule
 from jaxport.export.emit.value import Move, Operand, OperatorCall, Scope, Stamp, Value, data_type
 from jaxport.graph.editing import Held
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 INT64 = np.dtype(np.int64)
 #: Attributes that hold a data type.
 DTYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "stash_type")
+#: From here to the next power of two or so, the runtime's cast overflows to another number than JAX's; the double does not.
+MISROUNDED = {"float8_e4m3fn": 480.0, "float8_e5m2": 61440.0}
 
 
 class Refused(Exception):
@@ -406,8 +408,15 @@ class Emitter:
     def cast(self, x: Value, dtype: DTypeLike) -> Value:
         """Return `x` in `dtype`, by ONNX's Cast; `x` itself if it has that dtype. Float8 overflows as in JAX."""
         dtype = np.dtype(dtype)
+        if x.dtype == dtype:
+            return x
+        bound = MISROUNDED.get(dtype.name)
+        if bound is not None and x.constant is None and not intervals.lies_within(x, -bound, bound):
+            x = self.cast(x, np.float32)
+            beyond = self.emit("GreaterOrEqual", self.emit("Abs", x), self.const(bound, x.dtype))
+            x = self.emit("Where", beyond, self.emit("Add", x, x), x)
         is_float8 = dtype.name.startswith("float8") and self.opset >= 19
-        return x if x.dtype == dtype else self.emit("Cast", x, to=dtype, saturate=0 if is_float8 else None)
+        return self.emit("Cast", x, to=dtype, saturate=0 if is_float8 else None)
 
     def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
         """Return `x` with axis `i` taken from `permutation[i]`."""

@@ -197,10 +197,12 @@ def convert_element_type(op, x, *, new_dtype):
 
 
 def power_of_two(op, x, dtype):
-    """Round to the nearest number of a type with powers of two only; NaN below zero."""
+    """Round to the nearest number of a type with powers of two only; NaN of zero, below it, and beyond the greatest."""
+    if op.opset < 24:
+        op.refuse(f"needs Cast to {dtype.name} that rounds, which is new in opset 24; export with opset=24")
     x = op.cast(x, np.float32)
-    x = op.Where(op.Less(x, 0.0), op.const(np.nan, np.float32), x)
-    return op.Cast(x, to=dtype, round_mode="nearest")
+    inside = op.And(op.Greater(x, 0.0), op.Less(x, 1.5 * float(jnp.finfo(dtype).max)))
+    return op.Cast(op.Where(inside, x, op.const(np.nan, np.float32)), to=dtype, round_mode="nearest")
 
 
 def wrapped(op, x, limits):
