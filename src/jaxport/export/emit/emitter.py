@@ -44,7 +44,7 @@ from jaxport.export.emit.registry import Rule
 from jaxport.export.emit.value import Move, Operand, OperatorCall, Scope, Stamp, Value, data_type
 from jaxport.graph.editing import Held
 from jaxport.jaxprs import ClosedJaxpr, Dim, Jaxpr, JaxprEqn, Parameters, PythonFunction, dims
-from jaxport.onnx_facts import schema
+from jaxport.onnx_facts import CONTROL_FLOW, schema
 
 if TYPE_CHECKING:
     from jaxport.export.emit.places import Place, Record
@@ -256,6 +256,10 @@ class Emitter:
             return self._append(domain, op_type, values, attributes, results or [], None)
 
         if self.walker.legalize:
+            if op_type in CONTROL_FLOW:
+                self._refuse_narrow(
+                    [*(v.dtype for v in values if v is not None), *(dtype for dtype, _ in results or ())]
+                )
             values = legalize.for_a_kernel(self.cast, op_type, facts, values)
         wider = legalize.compute_dtype(op_type, facts, values) if self.walker.legalize else None
         if wider is not None:
@@ -274,6 +278,12 @@ class Emitter:
         inferred = shapes.infer(op_type, values, attributes, outputs) if not domain else [None] * outputs
         stamps = results or list(zip(dtypes, inferred, strict=True))
         return self._append(domain, op_type, values, attributes, stamps, facts)
+
+    def _refuse_narrow(self, dtypes: Sequence[DTypeLike]) -> None:
+        """Refuse control flow of integers that are narrower than a byte, for which runtimes have no kernel."""
+        for name in (np.dtype(dtype).name for dtype in dtypes):
+            if name in legalize.BELOW_A_BYTE:
+                self.refuse(f"has {name} in the state or results of control flow, which runtimes lack; use int8 there")
 
     def _inputs_to_attributes(
         self, facts: schema.Schema, operands: list[Operand], attributes: dict[str, object]
@@ -490,6 +500,12 @@ class Emitter:
 
     def alias(self, x: Value) -> Value:
         """Return `x` under another name, in this graph."""
+        wider = legalize.dtype_of_kernel("Identity", self.opset, x.dtype) if self.walker.legalize else x.dtype
+        if wider != x.dtype:
+            wide = self.cast(x, wider)
+            return self._append(
+                "", "Cast", [wide], {"to": x.dtype}, [(x.dtype, x.shape)], schema.find("", "Cast", self.opset)
+            )
         return self._append("", "Identity", [x], {}, [(x.dtype, x.shape)], schema.find("", "Identity", self.opset))
 
     # JAX functions and subgraphs

@@ -264,7 +264,9 @@ def _all(x, value):
 def clamp(op, low, x, high):
     scalars = low.shape == high.shape == () and x.dtype != np.int64
     # The runtime's Clip passes over a bound that is NaN.
-    numbers = x.dtype.kind not in "fV" or not op.walker.keeps_nan or not any(map(_may_be_nan, (low, high)))
+    numbers = (
+        not jnp.issubdtype(x.dtype, np.floating) or not op.walker.keeps_nan or not any(map(_may_be_nan, (low, high)))
+    )
     return op.Clip(x, low, high) if scalars and numbers else minimum(op, maximum(op, x, low), high)
 
 
