@@ -222,7 +222,12 @@ def saturating_cast(op, x, dtype):
     if int(high) == limits.max:
         x = op.Clip(x, op.const(low), op.const(high))
         return op.cast(op.cast(x, np.int8) if limits.bits < 8 else x, dtype)  # the runtime rounds narrower casts
-    inside = op.cast(op.Max(x, op.const(low)), dtype)  # the upper bound is no float: select it after the cast
+    x = op.Max(x, op.const(low))
+    if dtype == np.uint32:  # by its bits as int32, since runtimes would select in int64, which JAX has by choice only
+        negative = op.Min(op.Sub(x, op.const(2.0**32, x.dtype)), op.const(-1, x.dtype))
+        x = op.Where(op.GreaterOrEqual(x, op.const(2.0**31, x.dtype)), negative, x)
+        return op.cast(op.cast(x, np.int32), dtype)
+    inside = op.cast(x, dtype)  # the upper bound is no float: select it after the cast
     return op.Where(op.GreaterOrEqual(x, op.const(high)), op.const(limits.max, dtype), inside)
 
 
