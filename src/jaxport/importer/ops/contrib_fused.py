@@ -208,7 +208,7 @@ def fused_gemm(
 @image_op(DOMAIN, "FusedConv", since=1)
 def fused_conv(layout, X, W, B=None, Z=None, *, activation=None, activation_params=None, window: ConvolutionAttributes):
     y = conv(layout, X, W, B, window=window)
-    parameters = dict(zip(("alpha", "beta"), activation_params or (), strict=False))
+    parameters: dict[str, float] = dict(zip(("alpha", "beta"), activation_params or (), strict=False))
     return _activated(y if Z is None else y + Z, activation, parameters)
 
 
