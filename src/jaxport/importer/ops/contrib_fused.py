@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxport.blocks.block import FrozenMapping
 from jaxport.importer.ops.activations import gelu, hard_sigmoid
+from jaxport.importer.ops.arithmetic import safe_root
 from jaxport.importer.ops.casting import at_least_single
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
 from jaxport.importer.ops.convolution import ConvolutionAttributes, conv
@@ -245,7 +246,7 @@ def expand_dims(X, axis: Host):
 def pairwise_distances(A, B, *, metric="sqeuclidean"):
     difference = jnp.expand_dims(A, 1) - B
     squares = jnp.sum(difference * difference, axis=2)
-    return jnp.sqrt(squares) if metric == "euclidean" else squares
+    return safe_root(squares) if metric == "euclidean" else squares
 
 
 @op(DOMAIN, "BiasSoftmax", since=1)
