@@ -136,7 +136,7 @@ def to_source(
         model = cast("Any", from_stablehlo(model))
     if isinstance(model, HloProgram) and inputs is None:
         inputs = model.inputs
-    if is_source(model):
+    if not isinstance(model, HloProgram) and is_source(model):
         model = from_onnx(model)
     if isinstance(model, Program):
         if options or not isinstance(inputs, Mapping | None):

@@ -183,3 +183,31 @@ def test_the_users_line_is_right_where_jax_lies_elsewhere(tmp_path):
     assert done.stdout.startswith(str(elsewhere))
     assert "pure_callback   train.py:6 in step" in done.stdout
     assert "train.py:9 in model" in done.stdout
+
+
+def _caching():
+    cache = {}
+
+    def fn(x):
+        if "table" not in cache:
+            cache["table"] = jnp.cos(jnp.arange(3.0))
+        return x * cache["table"]
+
+    return fn
+
+
+@pytest.mark.parametrize("earlier", [jax.jit, lambda fn: lambda x: jaxport.to_onnx(fn, [x])], ids=["jit", "to_onnx"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda fn, x: jaxport.to_onnx(fn, [x]),
+        lambda fn, x: jaxport.to_onnx(lambda x, flag: fn(x) if flag else x, [x, bool]),
+        lambda fn, x: jaxport.make_mox(fn)(x)(x),
+    ],
+    ids=["to_onnx", "flag", "mox"],
+)
+def test_an_array_that_a_cache_kept_from_another_trace_is_jax_own_error(call, earlier):
+    fn, x = _caching(), np.ones(3, np.float32)
+    earlier(fn)(x)
+    with pytest.raises(jax.errors.UnexpectedTracerError, match="was created on line"):
+        call(fn, x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ import typer
 
 from jaxport.cli import specs
 from jaxport.cli.files import STANDARD, model_file, output_file, written
+from jaxport.cli.importing import Values, parse_values
 from jaxport.cli.tables import file_size, key_values, table
 from jaxport.cli.targets import declared_inputs, load_target
 from jaxport.cli.terminal import completion
@@ -19,10 +21,11 @@ from jaxport.columns import counted
 from jaxport.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from jax.core import AbstractValue
 
+    from jaxport.importer import Program
     from jaxport.jaxprs import PythonFunction
     from jaxport.mox import Mox
     from jaxport.mox.programs.tree import Node
@@ -58,11 +61,11 @@ Strict = Annotated[
 ]
 
 
-def load_mox(model: str, inputs: list[str]) -> Mox:
+def load_mox(model: str, inputs: list[str], values: list[str]) -> Mox:
     """Return the Mox of a command's model.
 
     Raises:
-      InvalidArgument: there is no such model, or it needs inputs that are not given.
+      InvalidArgument: there is no such model, it needs inputs that are not given, or it has no inputs whose values can be.
     """
     import jaxport
     from jaxport.export.failures import explaining
@@ -70,11 +73,19 @@ def load_mox(model: str, inputs: list[str]) -> Mox:
     from jaxport.stablehlo.program import is_stablehlo
 
     suffix = Path(model).suffix
-    if suffix in (".json", ".yson", ".xml"):
+    is_mox = suffix in (".json", ".yson", ".xml")
+    given, known = [spec.value for spec in specs.parse_inputs(inputs)], parse_values(values)
+    if not is_mox and (suffix == ".onnx" or model == "-" or (Path(model).exists() and not is_stablehlo(model))):
+        return _of_file(model, read_inputs(given).args, known)
+    if known:
+        raise InvalidArgument(
+            f"`{model}` is no ONNX file",
+            where="`--value`",
+            why="values replace inputs of an ONNX file",
+            instead="let a function of your module call the model with these values",
+        )
+    if is_mox:
         return jaxport.mox.load(model)
-    given = [spec.value for spec in specs.parse_inputs(inputs)]
-    if suffix == ".onnx" or model == "-" or (Path(model).exists() and not is_stablehlo(model)):
-        return _of_file(model, read_inputs(given).args)
     function = load_target(model)
     read = read_inputs(given or declared_inputs(function) or [])
     if not read.args:
@@ -85,20 +96,28 @@ def load_mox(model: str, inputs: list[str]) -> Mox:
         return jaxport.make_mox(function)(*read.args)
 
 
-def _of_file(model: str, args: Sequence[object]) -> Mox:
-    """Return the Mox of an ONNX file; what its open sizes have to be is told."""
+def _of_file(model: str, args: Sequence[object], known: Mapping[str, object]) -> Mox:
+    """Return the Mox of an ONNX file for some known inputs; what its open sizes have to be is told."""
     import jaxport
     from jaxport.importer.traced.assumptions import Assumptions, with_assumptions
     from jaxport.importer.traced.input_specs import input_specs, read_specs
 
     program = jaxport.from_onnx(model_file(model))
-    if len(args) not in (0, len(program.inputs)):  # a wrong number of them, or optional inputs
-        return jaxport.make_mox(program)(*args)
-    given, values, constraints = read_specs(program, dict(zip(program.input_names, args, strict=False)))
+    names = [name for name in program.input_names if name not in known]
+    given, values, constraints = read_specs(program, dict(zip(names, args, strict=False)) | known)
+    if len(args) not in (0, len(names)):  # a wrong number of them, or optional inputs
+        if not known:
+            return jaxport.make_mox(program)(*args)
+        raise InvalidArgument(
+            f"the model has {counted(len(names), 'input')} without a value, and the sizes of {len(args)} are given",
+            where="`--input`",
+            instead=f"give those of {', '.join(f'`{name}`' for name in names)}, in this order, or none",
+        )
+    run = _with_known(program, known) if known else program
 
     def attempt(assumed: Assumptions) -> tuple[Mox, Assumptions]:
         arguments = input_specs(program, assumed, given, values) | values
-        return jaxport.make_mox(program)(*(arguments[name] for name in program.input_names)), assumed
+        return jaxport.make_mox(run)(*(arguments[name] for name in names)), assumed
 
     mox, assumed = with_assumptions(attempt, Assumptions(constraints))
     for line in [] if settings.quiet else assumed.beyond(constraints).lines():
@@ -106,15 +125,30 @@ def _of_file(model: str, args: Sequence[object]) -> Mox:
     return mox
 
 
+def _with_known(program: Program, known: Mapping[str, object]) -> PythonFunction:
+    """Return the program as a function of its other inputs, under its name and theirs."""
+    left = {name: key for name, key in zip(program.input_names, program.keywords, strict=True) if name not in known}
+
+    def run(*inputs: object) -> object:
+        return program(**dict(zip(left, inputs, strict=True)), **known)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([inspect.Parameter(key, kind) for key in left.values()])
+    vars(run)["__signature__"] = signature
+    run.__name__ = run.__qualname__ = type(program).__name__
+    return run
+
+
 def show_tree(
     model: Model,
     inputs: Inputs,
+    values: Values,
     depth: Annotated[
         int | None, typer.Option("--depth", min=1, metavar="LEVELS", help="Show modules down to this level only.")
     ] = None,
 ) -> None:
     """Show a model as a tree of modules and equations."""
-    mox = load_mox(model, inputs)
+    mox = load_mox(model, inputs, values)
     tell(_tree(mox, depth) if settings.as_json else {}, str(mox if depth is None else mox.fold(depth)))
 
 
@@ -147,6 +181,7 @@ def _short(aval: AbstractValue) -> str:
 def view(
     model: Model,
     inputs: Inputs,
+    values: Values,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write; - is the standard output.")] = Path(
         "model.html"
     ),
@@ -158,17 +193,19 @@ def view(
     settings.file_is_output = output == STANDARD
     output_file(output)
     with written(output) as file:
-        load_mox(model, inputs).show().save(file)
+        load_mox(model, inputs, values).show().save(file)
     tell({"written": str(output)}, f"{output}", brief="" if output == STANDARD else str(output))
 
 
-def show_query(model: Model, query: Query, inputs: Inputs, expect: Expected = None, strict: Strict = True) -> None:
+def show_query(
+    model: Model, query: Query, inputs: Inputs, values: Values, expect: Expected = None, strict: Strict = True
+) -> None:
     """List the matches of a query.
 
     Each match is printed with its type, its path, and the shapes of its inputs and outputs. A name matches modules and
     operations: the title says how many of each.
     """
-    selection = load_mox(model, inputs).select(query, expect=expect, strict=strict)
+    selection = load_mox(model, inputs, values).select(query, expect=expect, strict=strict)
     rows = [(m.type, m.path, [*map(_short, m.in_avals)], [*map(_short, m.out_avals)]) for m in selection]
     modules = sum(match.block is not None and match.block.kind == "module" for match in selection)
     functions = sum(match.block is not None and match.block.kind != "module" for match in selection)
@@ -186,7 +223,7 @@ def show_query(model: Model, query: Query, inputs: Inputs, expect: Expected = No
     )
 
 
-def show_account(model: Model, inputs: Inputs) -> None:
+def show_account(model: Model, inputs: Inputs, values: Values) -> None:
     """Show what each block costs.
 
     The table lists calls, parameters, bytes, operations and activations.
@@ -194,7 +231,7 @@ def show_account(model: Model, inputs: Inputs) -> None:
     from jaxport.mox import account
     from jaxport.mox.looking.account import Row
 
-    costs = account(load_mox(model, inputs))
+    costs = account(load_mox(model, inputs, values))
     names = [field.name for field in fields(Row)]
     rows = [[getattr(row, name) for name in names] for row in costs.rows]
     tell(costs.as_dict(), table("", names, rows, right=names[2:]))
@@ -206,6 +243,7 @@ def substitute(
     replacement: Annotated[str, typer.Argument(help="A function: jax.nn.gelu, my.module:function.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write; - is the standard output.")],
     inputs: Inputs,
+    values: Values,
     expect: Expected = None,
     strict: Strict = True,
 ) -> None:
@@ -217,7 +255,7 @@ def substitute(
 
     settings.file_is_output = output == STANDARD
     output_file(output)
-    mox = load_mox(model, inputs)
+    mox = load_mox(model, inputs, values)
     selection = mox.select(query, expect=expect, strict=strict)
     edited = selection.sub(_function(replacement))
     exported = jaxport.to_onnx(edited, edited.jaxpr.in_avals[len(edited.weights) :])

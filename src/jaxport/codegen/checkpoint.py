@@ -75,16 +75,16 @@ def pytorch_loading(
     has_tables = len(entries) < len(weights)
     lines = "\n".join(f'    "{path}": ("{entry.name}", {entry.axes}),' for path, entry in _templates(entries).items())
     unread, tied, fixed = _others(program, {entry.name for entry in entries.values()})
-    known = {"UNREAD": unread, "TIED": tied, "FIXED": fixed}
+    constants = {"UNREAD": unread, "TIED": tied, "FIXED": fixed}
     return _LOADING.format(
         model=model,
         entries=lines,
-        others="".join(f"#: {_OTHERS[name]}\n{name} = {value}\n" for name, value in known.items() if value),
+        others="".join(f"#: {_OTHERS[name]}\n{name} = {value}\n" for name, value in constants.items() if value),
         of="TIED.get(name, [name])" if tied else "[name]",
         differing=_DIFFERING if tied else "",
         checked=_CHECKED if fixed else "",
         digest=_DIGEST if fixed else "",
-        used=f"{{{', '.join(f'*{name}' for name in ('UNREAD', 'FIXED') if known[name])}}}"
+        used=f"{{{', '.join(f'*{name}' for name in ('UNREAD', 'FIXED') if constants[name])}}}"
         if unread or fixed
         else "set()",
         tables=_TABLES if has_tables else "{}",

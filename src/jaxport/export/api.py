@@ -161,9 +161,9 @@ def to_onnx(
       functions: the blocks to export as ONNX functions: a qualified name, a class, a predicate on blocks, or several.
       constraints: constraints on the symbols (`"T >= 2"`), as `jax.export.symbolic_shape` takes them; None is none.
       nonfinite: how NaN and infinities are treated where operators differ from JAX: "runtime", as the runtime's kernels
-        do in max pooling and recurrent layers, and as JAX does elsewhere; "exact", as JAX does, which takes several more
-        operators, or a loop; "ignore" promises that nothing is NaN, and leaves out what only NaN needs: the `max`,
-        `argmax`, `sort` or `top_k` of floats is one operator or two.
+        do in max pooling and recurrent layers, and as JAX does elsewhere; "exact", as JAX does, signs of zeros included,
+        which takes several more operators, or a loop; "ignore" promises that nothing is NaN, and leaves out what only
+        NaN needs: the `max`, `argmax`, `sort` or `top_k` of floats is one operator or two.
       checks: how to treat checks that raise Python errors while the program runs (`eqx.error_if`, which lineax and
         diffrax call). An ONNX model cannot raise errors, and checks compute nothing: "discard" leaves them out, and
         `explain()` and `requirements` list them; "refuse" refuses them.
@@ -223,7 +223,9 @@ def to_onnx(
             checks=checks,
             unroll_scans=unroll_scans,
             rules={key: _rule(key, rule) for key, rule in (rules or {}).items()},
-            passes=graph_passes.default(caches=chosen.caches, experts=chosen.experts) if passes is None else passes,
+            passes=passes
+            if passes is not None
+            else graph_passes.default(caches=chosen.caches, experts=chosen.experts, exact=nonfinite == "exact"),
         )
         exported = None
         try:

@@ -70,8 +70,14 @@ def is_on_mesh(value: Array) -> bool:
 
 
 def on_host(value: Array) -> np.ndarray:
-    """Return the whole value of an array; parts that other processes hold are gathered, which all of them have to do."""
-    if isinstance(value, jax.Array) and not value.is_fully_addressable and not value.is_fully_replicated:
+    """Return the whole value of an array; parts that other processes hold are gathered, which all of them have to do.
+
+    Raises:
+      UnexpectedTracerError: the array is of a trace that has ended, such as one that a cache of the user's function keeps.
+    """
+    if isinstance(value, jax.core.Tracer):
+        jax.jit(lambda x: x)(value)  # JAX's own error says where it comes from
+    elif isinstance(value, jax.Array) and not value.is_fully_addressable and not value.is_fully_replicated:
         return np.asarray(process_allgather(value, tiled=True))
     return np.asarray(value)
 

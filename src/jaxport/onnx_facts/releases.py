@@ -20,7 +20,7 @@ from jaxport.onnx_facts.web_kernels import WEB_KERNELS
 BESIDE: dict[str, tuple[str, ...]] = {
     "Sign": ("float16", "bfloat16"),
     "TopK": ("bfloat16",),
-    **dict.fromkeys(RESHAPING, ("float8_e8m0fnu",)),
+    **dict.fromkeys(RESHAPING | {"Identity", "Pad"}, ("float8_e8m0fnu", "int4", "uint4", "int2", "uint2")),
 }
 #: By operator and version, the dtypes that the schema allows, but of which only newer versions have a kernel.
 NEWER: dict[tuple[str, int], tuple[str, ...]] = {("IsNaN", 13): ("bfloat16",)}

@@ -235,12 +235,31 @@ def test_other_positions_are_computed(select):
     assert {"ArgMax", "ArgMin"} & set(operators(check(select, spec(3, 4))))
 
 
-@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"])
-def test_float8_overflows_as_in_jax(dtype):
-    """ONNX's Cast would give the greatest number."""
-    round_trip = lambda x: x.astype(dtype).astype(jnp.float32)
-    x = np.array([1e6, -1e6, 470, -249, np.inf, np.nan, 3.1, -0.0, 1e-9], np.float32)
-    exported = jaxport.to_onnx(round_trip, [f32(9)])
+HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+NORMAL = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)  # of bfloat16, without subnormal numbers
+NORMAL = NORMAL[(NORMAL == 0) | ~(np.abs(NORMAL) < np.finfo(np.float32).tiny)]
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"]
+)
+@pytest.mark.parametrize("source", ["float32", "float16", "bfloat16", "int32"])
+def test_float8_rounds_and_overflows_as_in_jax(dtype, source):
+    """ONNX's Cast would give the greatest number, and ONNX Runtime NaN between 61,440 and 65,536."""
+    round_trip = lambda x: x.astype(source).astype(dtype).astype(jnp.float32)
+    x = np.concatenate([HALVES, NORMAL])
+    x = x[np.abs(x) < 1e9] if source == "int32" else x
+    exported = jaxport.to_onnx(round_trip, [f32(x.size)], opset=24 if dtype == "float8_e8m0fnu" else None)
     expected = np.asarray(jax.jit(round_trip)(x))
     np.testing.assert_array_equal(exported.run({"x": x})[0], expected)
     np.testing.assert_array_equal(jaxport.from_onnx(exported.model)(x), expected)
+
+
+def test_a_cast_to_float8_of_numbers_in_range_is_one_node():
+    exported = jaxport.to_onnx(lambda x: jnp.clip(x, -448, 448).astype(jnp.float8_e4m3fn), [("B", 3)])
+    assert operators(exported) == ["Clip", "Cast"]
+
+
+def test_powers_of_two_need_a_newer_opset():
+    with pytest.raises(jaxport.Unsupported, match=r"needs Cast to float8_e8m0fnu .* export with opset=24"):
+        jaxport.to_onnx(lambda x: x.astype(jnp.float8_e8m0fnu), [("B", 3)], opset=21)

@@ -123,7 +123,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
     for size in sorted(sizes):
         spelled[size] = unique(snake_case(size), {*reserved, *inputs.values(), *spelled.values(), *(sizes - {size})})
     private = Functions({*reserved, *sizes, *spelled.values(), *inputs.values(), *helper_names()}, sizes=spelled)
-    structs = Structs(BURN, reserved, inputs, private.size_names, result, outputs, {}, private=private)
+    structs = Structs(BURN, reserved, inputs, private.size_names, result, outputs, private=private)
     structs.output_names = output_names
     read = {inputs[recorded.inputs[key]]: elements for key, elements in recorded.read.items()}
     structs.read, structs.counted = read, recorded.counted

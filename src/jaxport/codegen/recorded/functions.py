@@ -116,7 +116,7 @@ FUNCTIONS = (
     JaxFunction(lax.nextafter, ("Greater", "Less", "And"), 2),
     JaxFunction(lax.zeta, ("Pow", "Floor", "And"), 2),
     JaxFunction(lax.polygamma, ("Pow", "Floor", "IsInf"), 2),
-    JaxFunction(lax.round, ("Floor", "GreaterOrEqual", "Neg")),  # the end of a division, too
+    JaxFunction(lax.round, ("Round", "Clip", "Equal")),  # the end of a division, too
 )
 """Of two that match one value, the first is taken."""
 NEAR = 32

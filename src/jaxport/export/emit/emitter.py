@@ -39,12 +39,12 @@ from numpy.typing import ArrayLike
 from jaxport.blocks.block import Block
 from jaxport.errors import Refusal, RuleError
 from jaxport.export.choices import Nonfinite
-from jaxport.export.emit import dim_values, folding, legalize, shapes
+from jaxport.export.emit import dim_values, folding, intervals, legalize, shapes
 from jaxport.export.emit.registry import Rule
 from jaxport.export.emit.value import Move, Operand, OperatorCall, Scope, Stamp, Value, data_type
 from jaxport.graph.editing import Held
 from jaxport.jaxprs import ClosedJaxpr, Dim, Jaxpr, JaxprEqn, Parameters, PythonFunction, dims
-from jaxport.onnx_facts import schema
+from jaxport.onnx_facts import CONTROL_FLOW, schema
 
 if TYPE_CHECKING:
     from jaxport.export.emit.places import Place, Record
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 INT64 = np.dtype(np.int64)
 #: Attributes that hold a data type.
 DTYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "stash_type")
+#: From here to the next power of two or so, the runtime's cast overflows to another number than JAX's; the double does not.
+MISROUNDED = {"float8_e4m3fn": 480.0, "float8_e5m2": 61440.0}
 
 
 class Refused(Exception):
@@ -254,6 +256,10 @@ class Emitter:
             return self._append(domain, op_type, values, attributes, results or [], None)
 
         if self.walker.legalize:
+            if op_type in CONTROL_FLOW:
+                self._refuse_narrow(
+                    [*(v.dtype for v in values if v is not None), *(dtype for dtype, _ in results or ())]
+                )
             values = legalize.for_a_kernel(self.cast, op_type, facts, values)
         wider = legalize.compute_dtype(op_type, facts, values) if self.walker.legalize else None
         if wider is not None:
@@ -272,6 +278,12 @@ class Emitter:
         inferred = shapes.infer(op_type, values, attributes, outputs) if not domain else [None] * outputs
         stamps = results or list(zip(dtypes, inferred, strict=True))
         return self._append(domain, op_type, values, attributes, stamps, facts)
+
+    def _refuse_narrow(self, dtypes: Sequence[DTypeLike]) -> None:
+        """Refuse control flow of integers that are narrower than a byte, for which runtimes have no kernel."""
+        for name in (np.dtype(dtype).name for dtype in dtypes):
+            if name in legalize.BELOW_A_BYTE:
+                self.refuse(f"has {name} in the state or results of control flow, which runtimes lack; use int8 there")
 
     def _inputs_to_attributes(
         self, facts: schema.Schema, operands: list[Operand], attributes: dict[str, object]
@@ -406,8 +418,15 @@ class Emitter:
     def cast(self, x: Value, dtype: DTypeLike) -> Value:
         """Return `x` in `dtype`, by ONNX's Cast; `x` itself if it has that dtype. Float8 overflows as in JAX."""
         dtype = np.dtype(dtype)
+        if x.dtype == dtype:
+            return x
+        bound = MISROUNDED.get(dtype.name)
+        if bound is not None and x.constant is None and not intervals.lies_within(x, -bound, bound):
+            x = self.cast(x, np.float32)
+            beyond = self.emit("GreaterOrEqual", self.emit("Abs", x), self.const(bound, x.dtype))
+            x = self.emit("Where", beyond, self.emit("Add", x, x), x)
         is_float8 = dtype.name.startswith("float8") and self.opset >= 19
-        return x if x.dtype == dtype else self.emit("Cast", x, to=dtype, saturate=0 if is_float8 else None)
+        return self.emit("Cast", x, to=dtype, saturate=0 if is_float8 else None)
 
     def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
         """Return `x` with axis `i` taken from `permutation[i]`."""
@@ -481,6 +500,12 @@ class Emitter:
 
     def alias(self, x: Value) -> Value:
         """Return `x` under another name, in this graph."""
+        wider = legalize.dtype_of_kernel("Identity", self.opset, x.dtype) if self.walker.legalize else x.dtype
+        if wider != x.dtype:
+            wide = self.cast(x, wider)
+            return self._append(
+                "", "Cast", [wide], {"to": x.dtype}, [(x.dtype, x.shape)], schema.find("", "Cast", self.opset)
+            )
         return self._append("", "Identity", [x], {}, [(x.dtype, x.shape)], schema.find("", "Identity", self.opset))
 
     # JAX functions and subgraphs

@@ -44,6 +44,12 @@ def within(value: Value, low: Dim, high: Dim) -> bool:
     return _at_most(low, bounds.low) and _at_most(bounds.high, high)
 
 
+def lies_within(value: Value, low: float, high: float) -> bool:
+    """Whether all elements that are not NaN are known to lie between two numbers, without these."""
+    bounds = interval(value)
+    return _at_most(low, bounds.low) and _at_most(bounds.high, high) and low != bounds.low and high != bounds.high
+
+
 def above_minus_infinity(value: Value) -> bool:
     """Whether no element of a floating-point value is minus infinity; some may be NaN.
 

@@ -39,6 +39,8 @@ WIDER: dict[str, tuple[str, ...]] = {
     ),
 }
 
+BELOW_A_BYTE = frozenset({"int2", "int4", "uint2", "uint4"})
+
 #: Operators that give the same bits for unsigned and signed integers.
 SIGNLESS = frozenset({"CumSum", "ReduceProd", "Where"})
 

@@ -42,6 +42,7 @@ from jaxport.export.passes.tables import tables
 from jaxport.export.passes.tidy import tidy, unit_axes
 from jaxport.export.passes.tied import tied
 from jaxport.export.passes.turned_caches import turned_caches
+from jaxport.export.passes.zero_signs import zero_signs
 from jaxport.graph.fusions.activations import activations
 from jaxport.graph.fusions.attention import attention
 from jaxport.graph.fusions.choices import choices
@@ -111,12 +112,13 @@ DEFAULT: tuple[Pass, ...] = (
 )
 
 
-def default(*, caches: bool, experts: bool) -> tuple[Pass, ...]:
+def default(*, caches: bool, experts: bool, exact: bool = False) -> tuple[Pass, ...]:
     """Return the passes of an export.
 
     Args:
       caches: whether the runtime's operator for attention to a key-value cache may be used.
       experts: whether the runtime's operator for mixtures of experts may be used.
+      exact: whether zeros have JAX's sign.
     """
     at = DEFAULT.index(attention)
     wanted = (
@@ -127,7 +129,8 @@ def default(*, caches: bool, experts: bool) -> tuple[Pass, ...]:
         (step_inputs, caches),  # without the rows behind the last one
         (mixture_of_experts, experts),
     )
-    return (*DEFAULT[:at], *(graph_pass for graph_pass, is_wanted in wanted if is_wanted), *DEFAULT[at:])
+    last = (zero_signs, repeated, common.RemoveUnusedNodesPass()) if exact else ()
+    return (*DEFAULT[:at], *(graph_pass for graph_pass, is_wanted in wanted if is_wanted), *DEFAULT[at:], *last)
 
 
 def pass_name(graph_pass: Pass) -> str:

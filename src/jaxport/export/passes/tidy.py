@@ -36,6 +36,7 @@ from jaxport.graph.editing import (
 )
 from jaxport.graph.layout import inverse, moves_only_ones
 from jaxport.onnx_facts import MOVEMENTS, REDUCTIONS, RESHAPING
+from jaxport.onnx_facts.releases import missing
 
 
 def tidy(model: ir.Model) -> str:
@@ -152,7 +153,8 @@ def _before_movement(node: ir.Node, movement: ir.Node) -> bool:
     moved, result, graph, data = movement.outputs[0], node.outputs[0], node.graph, source(movement)
     is_between = not result.is_graph_output() and all(is_op(user, *MOVEMENTS) for user in result.consumers())
     is_alone = len(moved.uses()) == 1 and not moved.is_graph_output() and movement.graph is graph
-    if graph is None or not is_between or not is_alone or constant_of(data) is not None:
+    has_kernel = result.dtype is not None and result.dtype.numpy() not in missing(movement.op_type)
+    if graph is None or not has_kernel or not is_between or not is_alone or constant_of(data) is not None:
         return False
     result.replace_all_uses_with(moved)
     node.replace_input_with(0, data)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxport.export.emit import legalize
 from jaxport.export.emit.registry import rule
 from jaxport.export.rules.elementwise import elementwise
 
@@ -59,8 +60,8 @@ def _population_count(x):
 
 def _count_leading_zeros(x):
     """Set all bits below the highest one, so that the rest are the leading zeros."""
-    width = 8 * x.dtype.itemsize
-    bits = lax.convert_element_type(x, unsigned(x.dtype))
+    width, bits = jnp.iinfo(x.dtype).bits, lax.convert_element_type(x, unsigned(x.dtype))
+    bits = bits & np.array((1 << width) - 1, bits.dtype) if width < 8 else bits
     step = 1
     while step < width:
         bits = bits | (bits >> np.array(step, bits.dtype))
@@ -77,6 +78,9 @@ def bitcast_convert_type(op, x, *, new_dtype):
     new_dtype = np.dtype(new_dtype)
     if x.dtype == new_dtype:
         return x
+    for dtype in (x.dtype, new_dtype):
+        if dtype.name in legalize.BELOW_A_BYTE:
+            op.refuse(f"reads bits as {dtype.name}; cast to int8 and use shifts instead")
     if x.dtype.itemsize == new_dtype.itemsize:
         if x.dtype.kind in "iu" and new_dtype.kind in "iu":
             return op.cast(x, new_dtype)

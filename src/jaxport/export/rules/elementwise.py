@@ -74,7 +74,10 @@ def negative(op, x):
 
 @elementwise("sign")
 def sign(op, x):
-    return op.Sign(x)
+    if op.walker.nonfinite != "exact" or x.dtype.kind in "iu":
+        return op.Sign(x)
+    zero, one = op.const(0, x.dtype), op.const(1, x.dtype)  # the runtime's Sign of -0.0 is 0.0
+    return op.Where(op.Greater(x, zero), one, op.Where(op.Less(x, zero), op.const(-1, x.dtype), x))
 
 
 @elementwise("is_finite")
@@ -194,10 +197,12 @@ def convert_element_type(op, x, *, new_dtype):
 
 
 def power_of_two(op, x, dtype):
-    """Round to the nearest number of a type with powers of two only; NaN below zero."""
+    """Round to the nearest number of a type with powers of two only; NaN of zero, below it, and beyond the greatest."""
+    if op.opset < 24:
+        op.refuse(f"needs Cast to {dtype.name} that rounds, which is new in opset 24; export with opset=24")
     x = op.cast(x, np.float32)
-    x = op.Where(op.Less(x, 0.0), op.const(np.nan, np.float32), x)
-    return op.Cast(x, to=dtype, round_mode="nearest")
+    inside = op.And(op.Greater(x, 0.0), op.Less(x, 1.5 * float(jnp.finfo(dtype).max)))
+    return op.Cast(op.Where(inside, x, op.const(np.nan, np.float32)), to=dtype, round_mode="nearest")
 
 
 def wrapped(op, x, limits):
@@ -217,7 +222,12 @@ def saturating_cast(op, x, dtype):
     if int(high) == limits.max:
         x = op.Clip(x, op.const(low), op.const(high))
         return op.cast(op.cast(x, np.int8) if limits.bits < 8 else x, dtype)  # the runtime rounds narrower casts
-    inside = op.cast(op.Max(x, op.const(low)), dtype)  # the upper bound is no float: select it after the cast
+    x = op.Max(x, op.const(low))
+    if dtype == np.uint32:  # by its bits as int32, since runtimes would select in int64, which JAX has by choice only
+        negative = op.Min(op.Sub(x, op.const(2.0**32, x.dtype)), op.const(-1, x.dtype))
+        x = op.Where(op.GreaterOrEqual(x, op.const(2.0**31, x.dtype)), negative, x)
+        return op.cast(op.cast(x, np.int32), dtype)
+    inside = op.cast(x, dtype)  # the upper bound is no float: select it after the cast
     return op.Where(op.GreaterOrEqual(x, op.const(high)), op.const(limits.max, dtype), inside)
 
 
@@ -259,7 +269,9 @@ def _all(x, value):
 def clamp(op, low, x, high):
     scalars = low.shape == high.shape == () and x.dtype != np.int64
     # The runtime's Clip passes over a bound that is NaN.
-    numbers = x.dtype.kind not in "fV" or not op.walker.keeps_nan or not any(map(_may_be_nan, (low, high)))
+    numbers = (
+        not jnp.issubdtype(x.dtype, np.floating) or not op.walker.keeps_nan or not any(map(_may_be_nan, (low, high)))
+    )
     return op.Clip(x, low, high) if scalars and numbers else minimum(op, maximum(op, x, low), high)
 
 
@@ -271,9 +283,7 @@ def _may_be_nan(x):
 def round_(op, x, *, rounding_method):
     if rounding_method == lax.RoundingMethod.TO_NEAREST_EVEN:
         return op.Round(x)
-    # Half away from zero: floor(|x| + 1/2), unless |x| has no fraction left to round.
-    size = op.Abs(x)
-    floor = op.Floor(size)
-    up = op.GreaterOrEqual(op.Sub(size, floor), op.const(0.5, x.dtype))
-    rounded = op.Where(up, op.Add(floor, op.const(1, x.dtype)), floor)
-    return op.Where(op.Less(x, op.const(0, x.dtype)), op.Neg(rounded), rounded)
+    # Half away from zero: the nearest even number, but for numbers halfway between two. It has the sign of x.
+    even, half = op.Round(x), 0.5
+    between = op.Equal(op.Abs(op.Sub(x, even)), op.const(half, x.dtype))
+    return op.Where(between, op.Add(x, op.Clip(x, op.const(-half, x.dtype), op.const(half, x.dtype))), even)

@@ -70,7 +70,7 @@ def extremum(op_type):
             signed = reduced(op, op_type, op.cast(op.BitwiseXor(x, half), np.int32), axes)
             return op.BitwiseXor(op.cast(signed, np.uint32), half)
         result = reduced(op, op_type, x, axes)
-        if x.dtype.kind not in "fV" or not op.walker.keeps_nan:
+        if not jnp.issubdtype(x.dtype, np.floating) or not op.walker.keeps_nan:
             return result
         # A NaN anywhere makes the result NaN in JAX; the runtime only sees one that comes first.
         any_nan = reduced(op, "ReduceMax", op.cast(op.IsNaN(x), np.uint8), axes)

@@ -11,6 +11,7 @@ NaN has none, and a negation gives it one.
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxport.export.emit import intervals
@@ -46,7 +47,7 @@ def approx_top_k(op, x, *, k, reduction_dimension, is_max_k, aggregate_to_topk):
 def position(op_type):
     def emits(op, x, *, axes, index_dtype):
         where = {"axis": axes[0], "keepdims": 0}
-        if x.dtype.kind not in "fV":
+        if not jnp.issubdtype(x.dtype, np.floating):
             return op.cast(op.emit(op_type, order_keys(op, x)[0], **where), index_dtype)
         # The first NaN wins in JAX; the runtime's comparisons with it are all false.
         if not op.walker.keeps_nan:
@@ -78,7 +79,7 @@ def order_keys(op, x):
         return [op.cast(op.BitwiseXor(x, op.const(1 << 31, np.uint32)), np.int32)]
     if x.dtype.kind == "b":
         return [op.cast(x, np.uint8)]
-    if x.dtype.kind in "iu" or not op.walker.keeps_nan:
+    if not jnp.issubdtype(x.dtype, np.floating) or not op.walker.keeps_nan:
         return [x]
     nan, number = with_infinity(op, x)
     return [number, op.cast(nan, np.uint8)]
@@ -86,7 +87,7 @@ def order_keys(op, x):
 
 def total_order(op, x):
     """Return keys that TopK orders as `top_k` orders `x`, the most significant first."""
-    if x.dtype.kind in "iub" or not op.walker.keeps_nan:
+    if not jnp.issubdtype(x.dtype, np.floating) or not op.walker.keeps_nan:
         return order_keys(op, x)
     sign = -1 if nan_has_sign(x) else 1
     nan, number = with_infinity(op, x, sign)

@@ -126,12 +126,12 @@ def zero(dtype):
 
 def lowest(dtype):
     """Return the identity of the maximum."""
-    return False if dtype.kind == "b" else np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
+    return False if dtype.kind == "b" else -np.inf if jnp.issubdtype(dtype, np.floating) else int(jnp.iinfo(dtype).min)
 
 
 def highest(dtype):
     """Return the identity of the minimum."""
-    return True if dtype.kind == "b" else np.iinfo(dtype).max if dtype.kind in "iu" else np.inf
+    return True if dtype.kind == "b" else np.inf if jnp.issubdtype(dtype, np.floating) else int(jnp.iinfo(dtype).max)
 
 
 SUM = Reduction(zero, jnp.sum, sum_pool, computed_in(float32="float16 bfloat16 float32"))

@@ -1,4 +1,4 @@
-"""Arithmetic that XLA gets wrong, or cannot do: quotients of two tensors, and powers of integers.
+"""Arithmetic that XLA gets wrong, or cannot do: quotients of two tensors, powers of integers, and gradients of roots.
 
 XLA computes with constants while it compiles, and less carefully than compiled code does: it divides integers by a zero
 that it knows, which ends the process, and it multiplies by the reciprocal of a divisor that it knows, which is infinite
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxport.importer.values.host import HostValue, Tensor, dims_compare
@@ -31,6 +32,14 @@ def integer_power(x, y):
     """
     vanishes = jnp.where(y < 0, (x > 1) | (x < -1), (y > 63) & (x % 2 == 0))
     return jnp.where(vanishes, 0, jnp.power(x, y))
+
+
+@helper
+def safe_root(x, p=2):
+    """Return the `p`-th root of `x`; its gradient at zero is zero, as that of a norm in PyTorch, instead of infinite."""
+    rooted = jax.custom_jvp(lambda x: jnp.sqrt(x) if p == 2 else jnp.power(x, 1 / p))
+    rooted.defjvps(lambda tangent, y, x: tangent * jnp.where(x == 0, 0, y / (p * jnp.where(x == 0, 1, x))))
+    return rooted(x)
 
 
 def divide(x: Tensor, y: Any) -> Tensor:

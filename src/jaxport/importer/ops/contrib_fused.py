@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxport.blocks.block import FrozenMapping
 from jaxport.importer.ops.activations import gelu, hard_sigmoid
+from jaxport.importer.ops.arithmetic import safe_root
 from jaxport.importer.ops.casting import at_least_single
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
 from jaxport.importer.ops.convolution import ConvolutionAttributes, conv
@@ -208,7 +209,7 @@ def fused_gemm(
 @image_op(DOMAIN, "FusedConv", since=1)
 def fused_conv(layout, X, W, B=None, Z=None, *, activation=None, activation_params=None, window: ConvolutionAttributes):
     y = conv(layout, X, W, B, window=window)
-    parameters = dict(zip(("alpha", "beta"), activation_params or (), strict=False))
+    parameters: dict[str, float] = dict(zip(("alpha", "beta"), activation_params or (), strict=False))
     return _activated(y if Z is None else y + Z, activation, parameters)
 
 
@@ -245,7 +246,7 @@ def expand_dims(X, axis: Host):
 def pairwise_distances(A, B, *, metric="sqeuclidean"):
     difference = jnp.expand_dims(A, 1) - B
     squares = jnp.sum(difference * difference, axis=2)
-    return jnp.sqrt(squares) if metric == "euclidean" else squares
+    return safe_root(squares) if metric == "euclidean" else squares
 
 
 @op(DOMAIN, "BiasSoftmax", since=1)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from jaxport.errors import Refusal, Unsupported
-from jaxport.importer.ops.arithmetic import divide
+from jaxport.importer.ops.arithmetic import divide, safe_root
 from jaxport.importer.resolving.registry import REQUIRED, OutputCount, earlier, image_op, op
 from jaxport.importer.values.dtypes import dtype_of
 from jaxport.importer.values.host import Tensor
@@ -86,7 +86,7 @@ def group_normalization_per_group(layout, X, scale, bias, *, epsilon=1e-5, num_g
 @op("MeanVarianceNormalization", since=9)
 def mean_variance_normalization(X, *, axes=(0, 2, 3)):
     centered = X - jnp.mean(X, **_over(axes))
-    return divide(centered, jnp.sqrt(jnp.mean(centered * centered, **_over(axes))) + 1e-9)
+    return divide(centered, safe_root(jnp.mean(centered * centered, **_over(axes))) + 1e-9)
 
 
 @op("LpNormalization", since=1)

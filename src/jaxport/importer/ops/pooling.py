@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from jaxport.importer.ops.arithmetic import divide
+from jaxport.importer.ops.arithmetic import divide, safe_root
 from jaxport.importer.ops.convolution import WindowAttributes
 from jaxport.importer.resolving.registry import Host, OutputCount, earlier, image_op, op
 from jaxport.importer.values.host import HostValue, Tensor, host, is_dim
@@ -184,7 +184,7 @@ earlier("AveragePool", since=1, until=6, without="count_include_pad")
 
 
 def _root(x: Tensor, p: float) -> Tensor:
-    return x if p == 1 else jnp.sqrt(x) if p == 2 else jnp.power(x, 1 / p)
+    return x if p == 1 else safe_root(x) if p == 2 else safe_root(x, p)
 
 
 def _powers(x: Tensor, p: float) -> Tensor:

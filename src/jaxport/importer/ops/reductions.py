@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxport.importer.ops.arithmetic import safe_root
 from jaxport.importer.resolving.registry import Host, op
 from jaxport.importer.values.host import HostValue, Tensor
 from jaxport.importer.values.namespaces import jnp, nn
@@ -36,7 +37,7 @@ REDUCTIONS: dict[str, PythonFunction] = {
         jnp.all(x, **over) if x.dtype == bool else jnp.min(x, **over, **_of_nothing(x, "max"))
     ),
     "ReduceL1": lambda x, **over: jnp.sum(jnp.abs(x), **over),
-    "ReduceL2": lambda x, **over: jnp.sqrt(jnp.sum(x * x, **over)),
+    "ReduceL2": lambda x, **over: safe_root(jnp.sum(x * x, **over)),
     "ReduceLogSum": lambda x, **over: jnp.log(jnp.sum(x, **over)),
     "ReduceLogSumExp": nn.logsumexp,
     "ReduceSumSquare": lambda x, **over: jnp.sum(x * x, **over),

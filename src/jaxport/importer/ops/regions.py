@@ -46,7 +46,9 @@ def roi_align(x, roi, batch, size, samples, scale, half_pixel, mode):
     terms = [jnp.where(outside, 0, term) for term in corner_terms(jnp.asarray(x)[batch], row, column)]
     shape = (x.shape[1], size[0], rows, size[1], columns)
     if mode == "max":
-        return jnp.stack(terms).max(0).reshape(shape).max((2, 4))
+        # By its index: the gradient of `max` looks for a value that XLA computes again, and may round differently.
+        values = jnp.stack(terms).reshape(4, *shape).transpose(1, 2, 4, 0, 3, 5).reshape(shape[0], *size, -1)
+        return jnp.take_along_axis(values, values.argmax(-1, keepdims=True), -1)[..., 0]
     return jnp.stack(terms).sum(0).reshape(shape).mean((2, 4))
 
 

@@ -477,7 +477,7 @@ def _not_known(node: BoundNode, subject: str, bounded: bool = False, sizes: Sequ
     instead = (
         f"say how large its result is at most: `from_onnx(…, sizes={{{name!r}: bound}})`"
         if bounded
-        else "pass those inputs as NumPy arrays that the jitted function closes over, or give them to `to_source(inputs={…})`"
+        else "pass those inputs as NumPy arrays that the jitted function closes over, or give them to `to_source(inputs={name: value})`"
     )
     why = f"it depends on the values of inputs; call the program outside `jax.jit`, or {instead}"
     if sizes and not bounded:

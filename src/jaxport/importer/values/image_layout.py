@@ -80,8 +80,9 @@ class ImageLayout:
 
     def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """Return `x` plus a bias of shape (channels,), if there is one: exporters write zeros, under no name, for none."""
-        is_none = bias is None or (isinstance(bias, HostValue) and not given_name(bias.name) and not bias.data.any())
-        return x if is_none else x + self.per_channel(bias, x)
+        if bias is None or (isinstance(bias, HostValue) and not given_name(bias.name) and not bias.data.any()):
+            return x
+        return x + self.per_channel(bias, x)
 
 
 ONNX = ImageLayout()

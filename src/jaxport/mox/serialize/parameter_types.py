@@ -27,7 +27,7 @@ def known_types() -> dict[str, dict[str, frozenset[str]]]:
     >>> sorted(known_types()["dot_general"]["precision"])
     ['(Precision, Precision)', 'DotAlgorithmPreset', 'None']
     """
-    table = json.loads(files(__package__).joinpath(TABLE).read_text(encoding="utf-8"))
+    table = json.loads(files("jaxport.mox.serialize").joinpath(TABLE).read_text(encoding="utf-8"))
     return {name: {key: frozenset(types) for key, types in params.items()} for name, params in table.items()}
 
 

@@ -26,7 +26,7 @@ from jaxport.mox.primitives import keyword_values, primitives
 from jaxport.mox.programs.program import TracedProgram
 from jaxport.mox.programs.rules import RULED, rule_of
 from jaxport.mox.programs.tree import spelled
-from jaxport.mox.serialize.json_values import JsonValue
+from jaxport.mox.serialize.json_values import JsonValue, object_of
 from jaxport.mox.serialize.meshes import mesh_data, spec_data
 from jaxport.mox.serialize.parameter_types import ANY, type_of, types_of
 from jaxport.mox.serialize.trees import tree_data
@@ -181,7 +181,7 @@ class _Writer:
             )
         elif name in primitives():
             data["params"] = {key: self.value(v, f"{name}[{key}]") for key, v in jaxprs.parameters(equation).items()}
-        for key, value in data.get("params", {}).items():
+        for key, value in object_of(data.get("params", {})).items():
             if not {type_of(value), ANY} & types_of(name, key) and not self.refusals:
                 self.refuse(
                     f"{name}[{key}]", f"has a value of the type {type_of(value)}, which JAX did not give it before"
