@@ -81,3 +81,27 @@ def test_a_maximum_is_plain_where_nothing_is_minus_infinity(name):
     make, known = FLOATS[name]
     exported = check(lambda x: nn.max_pool(make(x), (2, 2), (2, 2)), f32(1, 4, 4, 2), nonfinite="exact")
     assert ("Mul" not in operators(exported)) == known
+
+
+#: Floats, and whether one TopK orders them: none is infinite, none is -0.0.
+SCORES = {
+    "shares": (jax.nn.softmax, True),
+    "shares of columns": (lambda x: jax.nn.softmax(x, axis=0), True),
+    "shares beside another row": (lambda x: jnp.exp(x) / jnp.exp(x).sum(0)[:, None], False),
+    "shares of another sum": (lambda x: jnp.exp(x) / jnp.exp(x + 1).sum(0), False),
+    "a number and the sum of others": (lambda x: jnp.exp(x[0, 0]) / jnp.exp(x[1]).sum() + 0 * x, False),
+    "a moved score": (lambda x: jax.nn.sigmoid(x).T, True),
+    "a score with a bias": (lambda x: jax.nn.sigmoid(x) + np.float32([1, -2, 0]), True),
+    "a negative score": (lambda x: -jax.nn.sigmoid(x), False),
+    "a product of scores": (lambda x: jax.nn.sigmoid(x) * jax.nn.softmax(x), True),
+    "a bounded number": (lambda x: jnp.clip(x, -1, 1), False),
+    "an input": (lambda x: x + 0, False),
+}
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_floats_that_one_key_orders(name):
+    make, known = SCORES[name]
+    values = np.array([[2, 1, -0.0], [6, -5, 8], [-3, 0.5, -9]], np.float32)
+    exported = check(lambda x: lax.top_k(make(x), 3)[1], f32(3, 3), values=(values,))
+    assert (operators(exported).count("TopK") == 1) == known

@@ -83,19 +83,15 @@ def _is_never_negative_zero(value: Value, depth: int) -> bool:
     origin = value.origin
     if origin is None or not depth:
         return False
-    first, *others = (x for x in origin.operands if x is not None)
-    rest = lambda operands: (_is_never_negative_zero(x, depth - 1) for x in operands)
-    if origin.op_type in UNSIGNED:
-        return True
+    operands = [x for x in origin.operands if x is not None]
+    if origin.op_type in SELECTIONS | {"Cast", "ReduceSum"}:
+        operands = operands[:1]
+    known = [_is_never_negative_zero(x, depth - 1) for x in operands]
     if origin.op_type == "Add":  # -0.0 is the sum of two of them alone
-        return any(rest((first, *others)))
-    if origin.op_type in SELECTIONS:
-        return all(rest([first]))
-    # What is negative may be rounded to -0.0, by casts too.
-    operands = {"Cast": [first], "ReduceSum": [first], "Div": [first, *others], "Mul": [first, *others]}.get(
-        origin.op_type
-    )
-    return operands is not None and all(rest(operands)) and all(_at_most(0, interval(x).low) for x in operands)
+        return any(known)
+    if origin.op_type in {"Cast", "Div", "Mul", "ReduceSum"}:  # what is negative may be rounded to -0.0
+        return all(known) and all(_at_most(0, interval(x).low) for x in operands)
+    return origin.op_type in UNSIGNED or (origin.op_type in SELECTIONS and all(known))
 
 
 def interval(value: Value) -> Interval:
@@ -213,10 +209,12 @@ def _is_share(part: Value | None, total: Value | None) -> bool:
         return False
     operand, axes, *_ = (*summed.origin.operands, None)
     one, other = _behind(part, {"Cast"}), _behind(operand, {"Cast"})
+    if one is None or other is None or one.identity != other.identity:
+        return False
     reduced = {axis % len(shape_of(part)) for axis in vector_of(axes)}
     rows = [1 if axis in reduced else dim for axis, dim in enumerate(shape_of(part))]
-    is_aligned = len(shape_of(total)) == len(rows) and all(map(dims.same, shape_of(total), rows))
-    return is_aligned and one is not None and other is not None and one.identity == other.identity
+    aligned = (1,) * (len(rows) - len(shape_of(total))) + shape_of(total)
+    return len(aligned) == len(rows) and all(map(dims.same, aligned, rows))
 
 
 def _behind(value: Value | None, through: Set[str]) -> Value | None:
