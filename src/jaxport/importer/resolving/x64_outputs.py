@@ -10,7 +10,7 @@ import onnx_ir as ir
 from jaxport.graph.editing import is_op
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.values.dtypes import canonical, dtype_of
-from jaxport.onnx_facts import CHOICES, MEASURES, SELECTIONS, SIGN_CHANGES, VIEWS
+from jaxport.onnx_facts import CHOICES, MEASURES, MODULAR, SIGN_CHANGES
 from jaxport.printable import printable
 
 __all__ = ["computed_narrower", "declared_wider", "warning_of"]
@@ -19,9 +19,6 @@ _DOUBLE = np.dtype(np.float64)
 _EXACT = CHOICES | SIGN_CHANGES | {"Cast", "Constant"}
 """Operators of which converting to float32 before or after them gives the same, if what they give is a float."""
 _LONG = frozenset({ir.DataType.INT64, ir.DataType.UINT64})
-_ARITHMETIC = "Add Sub Mul Neg ReduceSum CumSum BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor"
-_MODULAR = VIEWS | SELECTIONS | {"Concat", "Where", *_ARITHMETIC.split()}
-"""Operators of integers whose lower bits depend on the lower bits of the operands."""
 _LARGE_INTEGERS = frozenset({ir.DataType.INT32, ir.DataType.UINT32, ir.DataType.INT64, ir.DataType.UINT64})
 """Integers that a double holds, and float32 does not."""
 
@@ -99,7 +96,7 @@ def _is_modular(node: BoundNode) -> bool:
     if is_op(node.node, "Cast") and isinstance(to := node.attributes.get("to"), int):
         return dtype_of(to).kind in "iu"
     shifts_right = is_op(node.node, "BitShift") and node.attributes.get("direction") == "RIGHT"
-    return not shifts_right and (node.node.op_type in _MODULAR or bool([*node.bodies()]))
+    return not shifts_right and (node.node.op_type in MODULAR or bool([*node.bodies()]))
 
 
 def _known(body: Body, static: Collection[ir.Value]) -> set[ir.Value]:
