@@ -115,6 +115,14 @@ GRAPHS = {
         lambda x: lax.top_k(jax.nn.sigmoid(x), 2)[0], [f32("B", 5)],
         ["Sigmoid -> IsNaN -> Where -> TopK -> GatherElements[B, 2]"],
     ),
+    "scores with biases": (
+        lambda x: lax.top_k(jax.nn.sigmoid(x) + np.float32([1, -2, 0, 3, -1]), 2)[1], [f32("B", 5)],
+        ["Sigmoid -> Add -> IsNaN -> Where -> TopK -> Cast[B, 2]"],
+    ),
+    "shares": (
+        lambda x: lax.top_k(jax.nn.softmax(x), 2)[0], [f32("B", 5)],
+        ["Softmax -> IsNaN -> Where -> TopK -> GatherElements[B, 2]"],
+    ),
     "two keys": (
         lambda x, y: lax.sort((x, y), num_keys=2), [i32(5), i32(5)],
         ["TopK -> GatherElements -> TopK -> GatherElements -> GatherElements", "GatherElements"],
@@ -155,6 +163,8 @@ SELECTING = {
     "argpartition of the negative": lambda x: jnp.argpartition(-x, 4),
     "sort of the negative": lambda x: (jnp.sort(-x), jnp.argsort(-x)),
     "scores": lambda x: lax.top_k(jax.nn.sigmoid(x), 5)[1],
+    "shares": lambda x: lax.top_k(jax.nn.softmax(x.reshape(3, 4), axis=0), 4),
+    "no shares": lambda x: lax.top_k(jnp.exp(x.reshape(3, 4)[:, :3]) / jnp.sum(jnp.exp(x.reshape(3, 4)[:, :3]), 0)[:, None], 3),
     "clamped by NaN": lambda x: (lax.clamp(x[1], x, x[0]), lax.clamp(x[7], x, x[0]), jnp.clip(x, -1, np.nan)),
     "clipped by NaN": lambda x: (jnp.clip(x, x[1], 1), jnp.clip(x, -np.nan, 1), lax.clamp(np.array(np.nan, x.dtype), x, x[0])),
 }  # fmt: skip

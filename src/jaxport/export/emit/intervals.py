@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
-from jaxport.export.emit.shapes import Unknown, shape_of
+from jaxport.export.emit.shapes import Unknown, shape_of, vector_of
 from jaxport.export.emit.value import Origin, Value, beside
 from jaxport.jaxprs import Dim, dims
 from jaxport.onnx_facts import RANGES, SELECTIONS
@@ -31,6 +31,9 @@ class Interval(NamedTuple):
     low: End
     high: End
 
+
+#: Operators whose results have no sign, so that none is -0.0.
+UNSIGNED = frozenset("Abs Exp Sigmoid Softmax".split())
 
 ANY_FLOAT = Interval(-math.inf, math.inf)
 
@@ -54,6 +57,45 @@ def above_minus_infinity(value: Value) -> bool:
     True
     """
     return _at_most(-float(ml_dtypes.finfo(value.dtype).max), interval(value).low)
+
+
+def is_finite(value: Value) -> bool:
+    """Whether no element of a floating-point value is infinite; some may be NaN.
+
+    >>> is_finite(Value(np.float32, (2,), constant=np.array([3, np.inf], np.float32)))
+    False
+    """
+    return above_minus_infinity(value) and _at_most(interval(value).high, float(ml_dtypes.finfo(value.dtype).max))
+
+
+def is_never_negative_zero(value: Value) -> bool:
+    """Whether no element of a floating-point value is -0.0.
+
+    >>> is_never_negative_zero(Value(np.float32, (2,), constant=np.array([3, -0.0], np.float32)))
+    False
+    """
+    return _is_never_negative_zero(value, DEPTH)
+
+
+def _is_never_negative_zero(value: Value, depth: int) -> bool:
+    if value.constant is not None:
+        return not np.any((value.constant == 0) & np.signbit(value.constant))
+    origin = value.origin
+    if origin is None or not depth:
+        return False
+    first, *others = (x for x in origin.operands if x is not None)
+    rest = lambda operands: (_is_never_negative_zero(x, depth - 1) for x in operands)
+    if origin.op_type in UNSIGNED:
+        return True
+    if origin.op_type == "Add":  # -0.0 is the sum of two of them alone
+        return any(rest((first, *others)))
+    if origin.op_type in SELECTIONS:
+        return all(rest([first]))
+    # What is negative may be rounded to -0.0, by casts too.
+    operands = {"Cast": [first], "ReduceSum": [first], "Div": [first, *others], "Mul": [first, *others]}.get(
+        origin.op_type
+    )
+    return operands is not None and all(rest(operands)) and all(_at_most(0, interval(x).low) for x in operands)
 
 
 def interval(value: Value) -> Interval:
@@ -156,6 +198,34 @@ def _product(x: Interval, y: Interval) -> Interval | None:
     return Interval(x.low * y.low, x.high * y.high)
 
 
+def _quotient(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
+    """Return the range of a quotient of floats that are not negative: a share of a sum is one at most."""
+    part, total = origin.operands
+    if _is_integral(part) or not all(_at_most(0, operand.low) for operand in operands):
+        return None
+    return Interval(0.0, 1.0 if _is_share(part, total) else math.inf)
+
+
+def _is_share(part: Value | None, total: Value | None) -> bool:
+    """Whether a value is among the elements whose sum is another, which stands beside all of them."""
+    summed = _behind(total, {"Cast", "Reshape", "Squeeze", "Unsqueeze"})
+    if part is None or summed is None or summed.origin is None or summed.origin.op_type != "ReduceSum":
+        return False
+    operand, axes, *_ = (*summed.origin.operands, None)
+    one, other = _behind(part, {"Cast"}), _behind(operand, {"Cast"})
+    reduced = {axis % len(shape_of(part)) for axis in vector_of(axes)}
+    rows = [1 if axis in reduced else dim for axis, dim in enumerate(shape_of(part))]
+    is_aligned = len(shape_of(total)) == len(rows) and all(map(dims.same, shape_of(total), rows))
+    return is_aligned and one is not None and other is not None and one.identity == other.identity
+
+
+def _behind(value: Value | None, through: Set[str]) -> Value | None:
+    """Return what a value is before some operators."""
+    while value is not None and value.origin is not None and value.origin.op_type in through:
+        value = value.origin.operands[0]
+    return value
+
+
 IntervalRule = Callable[[Origin, Sequence[Interval]], Interval | None]
 
 
@@ -232,11 +302,15 @@ RULES: Mapping[str, IntervalRule] = {
     "Cast": _cast,
     "Clip": _clip,
     "Concat": _pairwise(_hull),
+    "Div": _quotient,
     "Max": _pairwise(_maximum),
     "Min": _pairwise(_minimum),
     "Mul": _pairwise(_product),
     "Neg": lambda origin, operands: _negative(operands[0]),
     "Range": _range,
+    "ReduceSum": lambda origin, operands: (
+        Interval(0.0, math.inf) if not _is_integral(origin.operands[0]) and _at_most(0, operands[0].low) else None
+    ),
     "Shape": _shape,
     "Sub": _pairwise(lambda x, y: Interval(x.low - y.high, x.high - y.low)),
     "TopK": _position(1, -1),

@@ -14,13 +14,11 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
+from jaxport.export.emit import intervals
 from jaxport.export.emit.registry import rule
 from jaxport.export.rules import window_starts
 from jaxport.jaxprs import dims
 from jaxport.onnx_facts import SELECTIONS
-
-POSITIVE = frozenset({"Sigmoid", "Softmax"})
-"""Operators that give neither -0.0 nor infinity."""
 
 
 @rule("sort", broadcasts=True, irrelevant=("is_stable",))
@@ -93,8 +91,7 @@ def total_order(op, x):
         return order_keys(op, x)
     sign = -1 if nan_has_sign(x) else 1
     nan, number = with_infinity(op, x, sign)
-    computed = x.origin.operands[0].origin if x.origin is not None and x.origin.op_type == "Cast" else x.origin
-    if computed is not None and computed.op_type in POSITIVE:
+    if intervals.is_finite(x) and intervals.is_never_negative_zero(x):  # scores and shares
         return [number]
     if op.has("BitCast"):
         integer = np.dtype(f"int{8 * x.dtype.itemsize}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
+import onnx_ir as ir
 
 from jaxport.graph.arranging import atoms
 from jaxport.graph.editing import constant_of, dims_of, integer, is_op, source
@@ -57,28 +59,48 @@ class BestExperts:
         """Return the choice that numbers of experts are."""
         node, axes = index.value.producer(), index.axes
         own = [axis for axis in atoms(axes, tokens) if axis not in tokens]
-        if not is_op(node, "TopK") or index.value is not node.outputs[1] or len(own) > 1:
+        count, labels = (dims_of(index.value) or [None])[-1], [*axes[:-1], EXPERTS]
+        if not isinstance(count, int) or len(own) > 1 or (own and axes[-1] != own[0]):
             return None
-        place, count = integer(node, "axis", -1) % len(axes), (dims_of(index.value) or [None])[-1]
-        if place != len(axes) - 1 or not integer(node, "largest", 1) or not isinstance(count, int):
+        order, places = None, index.value
+        if _is_in_rows(node, "GatherElements"):  # of two keys, the second one is ordered first
+            order, places = look(source(node), labels), source(node, 1)
+            node = places.producer()
+        if not _is_best(node, places):
             return None
-        if own and axes[-1] != own[0]:
-            return None
-        scored = _ordered(look(source(node), [*axes[:-1], EXPERTS]))
-        return cls(index, (*own, None)[0], unrounded(scored), count)
+        key = look(source(node), labels)
+        scored = _ordered(key) if order is None else _ordered_twice(key, order)
+        return None if scored is None else cls(index, (*own, None)[0], unrounded(scored), count)
+
+
+def _is_in_rows(node: ir.Node | None, op_type: str) -> TypeGuard[ir.Node]:
+    """Whether an operator moves elements along the last axis."""
+    if not is_op(node, op_type):
+        return False
+    rank = len(dims_of(node.outputs[0]) or ())
+    return rank > 0 and integer(node, "axis", -1 if op_type == "TopK" else 0) % rank == rank - 1
+
+
+def _is_best(node: ir.Node | None, places: ir.Value) -> TypeGuard[ir.Node]:
+    """Whether a value has the places of the largest of each row."""
+    return _is_in_rows(node, "TopK") and places is node.outputs[1] and bool(integer(node, "largest", 1))
 
 
 def _ordered(seen: Seen) -> Seen:
-    """Return the values that are ordered, where NaN counts as the largest: `where(isnan(x), nan, min(x, inf))`."""
+    """Return the values that are ordered, where NaN counts as infinity: `where(isnan(x), inf, x)`."""
     chosen = seen.operands("Where")
     tested = None if chosen is None else chosen[0].operands("IsNaN")
-    if chosen is None or tested is None:
-        return seen
-    bounded = chosen[2].commuted("Min", lambda one: one.scalar is not None)
-    inner = chosen[2] if bounded is None else bounded[1]
-    while inner.is_op("Cast") and inner != tested[0]:
-        inner = look(source(inner.node), inner.axes)
-    return tested[0] if inner == tested[0] else seen
+    return seen if chosen is None or tested is None or chosen[2] != tested[0] else tested[0]
+
+
+def _ordered_twice(key: Seen, order: Seen) -> Seen | None:
+    """Return the values that are ordered after `order`, which is that of zeros: `where(isnan(x), inf, 1 / x)`."""
+    if not _is_in_rows(key.value.producer(), "GatherElements") or source(key.node, 1) is not order.value:
+        return None
+    first, scored = order.value.producer(), _ordered(look(source(key.node), key.axes))
+    chosen = look(source(first), key.axes).operands("Where") if _is_best(first, order.value) else None
+    inverse = None if chosen is None else chosen[2].operands("Reciprocal")
+    return scored if inverse == [scored] else None
 
 
 def numbered(condition: Seen, expert: Axis) -> tuple[Seen, int | None] | None:
