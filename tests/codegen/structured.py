@@ -20,7 +20,7 @@ from jaxport.codegen.modules import ModuleSource
 from jaxport.jaxprs.releases import QUICKLY
 from tests.importer.printed import without_jaxport
 
-NEEDED = {"__future__", "collections", "equinox", "flax", "jax", "numpy", "pathlib", "re", "safetensors", "typing"}
+NEEDED = set("__future__ collections equinox flax jax json numpy pathlib re safetensors typing".split())
 
 
 def check(

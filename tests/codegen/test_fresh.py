@@ -19,6 +19,7 @@ from examples.models import build, cells
 from jaxport.importer.loading.load import load as load_model
 from tests.codegen.replaced import KINDS, VIEWS, changes, replaced, seen
 from tests.codegen.structured import load
+from tests.codegen.test_classes import Transformer
 
 FILES = sorted((Path(__file__).parent / "fresh").glob("*.onnx"))
 QUICK_FILES = {"residual.plain", "codes.plain", "adapted.dynamo", "lines.plain", "router.plain"}
@@ -100,6 +101,7 @@ MODULES: dict[str, tuple[Callable[[nnx.Rngs], nnx.Module], jax.ShapeDtypeStruct]
         lambda rngs: nnx.MultiHeadAttention(2, 4, decode=False, rngs=rngs),
         jax.ShapeDtypeStruct((2, 5, 4), F32),
     ),
+    "scanned": (lambda rngs: Transformer(rngs=rngs), jax.ShapeDtypeStruct((2, 5), I32)),
     "groups": (lambda rngs: nnx.GroupNorm(4, 2, rngs=rngs), jax.ShapeDtypeStruct((2, 5, 4), F32)),
 }  # fmt: skip
 

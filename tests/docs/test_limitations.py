@@ -92,6 +92,21 @@ def integers_are_narrowed_with_a_warning() -> None:
     refuses(lambda: program(np.array([2**40, 2])), "does not fit", jaxport.NeedsWideTypes)()
 
 
+def artifacts_of_one_device() -> None:
+    def unary(operation: str, type: str = "tensor<2xf32>") -> str:
+        return f"func.func @main(%a: {type}) -> {type} {{\n  %r = {operation} : ({type}) -> {type}\n  return %r : {type}\n}}"
+
+    permuted = '"stablehlo.collective_permute"(%a) {source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}'
+    texts = {
+        "runs Python on the host": jax.jit(called_back).lower(jnp.ones(3)).as_text(),
+        "collective_permute": unary(permuted),
+        "quantized": unary("stablehlo.abs %a", "tensor<2x!quant.uniform<i8:f32, 0.1:5>>"),
+        "stablehlo_op": unary("stablehlo.custom_call @theirs(%a)"),
+    }
+    for message, text in texts.items():
+        refuses(lambda text=text: jaxport.from_stablehlo(text), message, jaxport.Unsupported)()
+
+
 def one_program_for_each_value() -> None:
     program = jaxport.from_onnx(parsed("g (float[N] x, int64[2] s) => (float[A, B] y) { y = Reshape(x, s) }"))
     codes = {program.to_source(framework="jax", inputs={"s": np.array(shape)}).code for shape in ([2, 3], [3, 2])}
@@ -120,6 +135,7 @@ RUNS: dict[str, Callable[[], None]] = {
     "custom operators of others": refuses(
         lambda: jaxport.from_onnx(parsed("g (float[N] x) => (float[N] y) { y = their.Unknown(x) }")), "Unknown"
     ),
+    "callbacks, collectives and quantized types in compiled artifacts": artifacts_of_one_device,
     "one program for each set of known values": one_program_for_each_value,
     "Burn has no strings": refuses(lambda: jaxport.from_onnx(parsed(STRINGS)).to_source(framework="burn"), "tring"),
 }

@@ -104,9 +104,9 @@ def test_parameters_before_a_node_whose_size_depends_on_data_are_trainable():
     [
         ({"nope": 3}, "there is no node `nope`"),
         ({"f": 3}, "the node `f` cannot be given a size"),
-        ({"y": -1}, "-1 is not a size"),
-        ({"y": 2.5}, "2.5 is not a size"),
-        ({"y": True}, "True is not a size"),
+        ({"y": -1}, r"sizes=\{'y': -1\} is not whole numbers by name, 0 or more"),
+        ({"y": 2.5}, r"sizes=\{'y': 2.5\} is not whole numbers by name, 0 or more"),
+        ({"y": True}, r"sizes=\{'y': True\} is not whole numbers by name, 0 or more"),
     ],
 )
 def test_bounds_that_are_refused(sizes, message: str):

@@ -273,7 +273,7 @@ def test_weights_that_are_stored_for_each_call_tell_calls_apart():
     for call in range(3):
         graph.tensors[f"onnx::MatMul_{call}"] = kernel
         h = graph.add("MatMul", [x, f"onnx::MatMul_{call}"], "layer.fc", call)
-        h = graph.add("Mul", [h, graph.tensor(f"half_{call}", WIDTH, value=0.5)], "layer", call)
+        h = graph.add("Mul", [h, graph.tensor(f"val_{call}", WIDTH, value=0.5)], "layer", call)
         x = graph.add("Add", [h, graph.tensor("layer.bias", WIDTH)], "layer", call)
     mox = mox_of(graph.model(graph.add("Neg", [x], "out", 0)), X)
     assert {path: calls for path, (calls, _) in accounted(mox).items()} == {"layer": 3, "layer.fc": 3, "out": 1}

@@ -205,6 +205,29 @@ def test_outputs_that_doubles_decide_are_announced(what: str) -> None:
     ] * bool(what)
 
 
+PRODUCTS = {
+    "a quotient": "q = Div(p, l) y = Cast<to = 6>(q)",
+    "a comparison": "q = Less(p, l) y = Cast<to = 6>(q)",
+    "a float": "f = Cast<to = 1>(p) y = Cast<to = 6>(f)",
+    "a shift": 'u = Cast<to = 13>(p) q = BitShift<direction = "RIGHT">(u, u) y = Cast<to = 6>(q)',
+    "a branch": """t = Constant<value = bool {1}>() y = If(t) <then_branch = b () => (int32[n] q) { r = Div(p, l)
+        q = Cast<to = 6>(r) }, else_branch = e () => (int32[n] q) { q = Neg(i) }>""",
+    "": "s = Add(p, l) a = Sub(s, p) y = Cast<to = 6>(a)",
+}
+
+
+@pytest.mark.parametrize("what", PRODUCTS)
+def test_outputs_that_the_upper_bits_of_products_decide_are_announced(what: str) -> None:
+    graph = f"""g (int32[n] i) => (int32[n] y, int32[n] z) {{
+        z = Neg(i) l = Cast<to = 7>(i) p = Mul(l, l) {PRODUCTS[what]} }}"""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        program(graph)(np.ones(2, np.int32))
+    assert [str(w.message).partition(";")[0] for w in caught] == [
+        "64-bit types are off: the outputs `y` are computed without products of 64 bits"
+    ] * bool(what)
+
+
 INTEGERS = {
     "a maximum of integers": "d = Cast<to = 11>(i) m = Max(d, d) y = Cast<to = 6>(m)",
     "a comparison": "d = Cast<to = 11>(i) e = Neg(d) l = Less(e, d) y = Cast<to = 6>(l)",

@@ -269,7 +269,11 @@ def opened(checkpoint: Any) -> dict[str, Callable[[], Any]]:
         index = json.loads((path / "model.safetensors.index.json").read_text())
         files = sorted({{Path(name).name for name in index["weight_map"].values()}})
     readers = [safe_open(path / name if path.is_dir() else path, "flax") for name in files]
-    return {{name: lambda reader=reader, name=name: reader.get_tensor(name) for reader in readers for name in reader.keys()}}
+    return {{
+        name: lambda reader=reader, name=name: reader.get_tensor(name)
+        for reader in readers
+        for name in sorted(reader.keys())
+    }}
 
 
 def array_of(read: Callable[[], Any]) -> np.ndarray:

@@ -56,7 +56,7 @@ def check_choices(**values: str) -> None:
             )
 
 
-def weight_selector(weights: Weights, paths: Sequence[str]) -> Callable[[str], object]:
+def weight_selector(weights: Weights, paths: Sequence[str]) -> Callable[[str], bool]:
     """Return a predicate on parameter paths: whether a parameter becomes an input of the graph.
 
     Raises:
@@ -75,7 +75,7 @@ def weight_selector(weights: Weights, paths: Sequence[str]) -> Callable[[str], o
             + (f", and {len(paths) - 20} more" if len(paths) > 20 else ""),
         )
     if callable(weights):
-        return weights
+        return lambda path: bool(weights(path))
     return lambda path: any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
 
 

@@ -561,13 +561,13 @@ class Program:
     def metadata(self) -> dict[str, str]:
         """What the file says of itself, by key: its `metadata_props`, and the descriptions of the model and of its graph.
 
-        >>> import onnx.parser
+        >>> import jaxport, onnx.parser
         >>> model = onnx.parser.parse_model(
         ...     '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Abs(x) }'
         ... )
         >>> model.metadata_props.add(key="author", value="Ada")  # doctest: +ELLIPSIS
         key: "author"...
-        >>> from_onnx(model).metadata
+        >>> jaxport.from_onnx(model).metadata
         {'author': 'Ada'}
         """
         texts = {"doc_string": self.model.doc_string, "graph.doc_string": self.model.graph.doc_string}

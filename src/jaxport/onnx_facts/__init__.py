@@ -106,6 +106,10 @@ CHOICES = SELECTIONS | frozenset(
 )
 #: Operators that replace elements of the first input, which has the shape of the result.
 SCATTERS = frozenset({"ScatterElements", "ScatterND", "TensorScatter"})
+#: Operators of integers whose lower bits depend on the lower bits of the operands; a BitShift to the right is none of them.
+MODULAR = SELECTIONS | frozenset(
+    """Add BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Concat CumSum Mul Neg ReduceSum Sub Where""".split()
+)
 #: Operators that read the dims of their operand alone.
 MEASURES = frozenset({"Shape", "Size"})
 

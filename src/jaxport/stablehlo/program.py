@@ -74,8 +74,9 @@ def from_stablehlo(
       Unsupported: it has operations that cannot be computed; all of them are listed.
       InvalidArgument: there is no such file, or `artifact` is none.
 
+    >>> import jax, jaxport, jax.numpy as jnp
     >>> exported = jax.export.export(jax.jit(lambda x: x * jnp.sin(x)))(jax.ShapeDtypeStruct((3,), "float32"))
-    >>> program = from_stablehlo(exported.serialize())
+    >>> program = jaxport.from_stablehlo(exported.serialize())
     >>> program(jnp.zeros(3))
     Array([0., 0., 0.], dtype=float32)
     >>> jax.grad(lambda x: program(x).sum())(jnp.zeros(3))
@@ -125,8 +126,9 @@ def _loaded(artifact: object) -> object:
 class HloProgram:
     """A compiled artifact as a function of JAX, with its large constants in `params`.
 
+    >>> import jax, jaxport, jax.numpy as jnp
     >>> exported = jax.export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((3,), "float32"))
-    >>> HloProgram(exported)
+    >>> jaxport.from_stablehlo(exported)
     HloProgram(sin: float32[3] -> float32[3])
 
     Attributes:

@@ -73,8 +73,8 @@ def stablehlo_op(*names: str) -> Callable[[PythonFunction], PythonFunction]:
     Raises:
       InvalidArgument: the package has a definition of this name.
 
-    >>> import jax
-    >>> @stablehlo_op("@twice")
+    >>> import jaxport
+    >>> @jaxport.stablehlo_op("@twice")
     ... def twice(x):
     ...     return 2 * x
     """

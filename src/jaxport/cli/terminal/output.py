@@ -121,7 +121,7 @@ def command(
     Args:
       app: where it is registered.
       name: the name of the command.
-      needs: by parameter, those others of which one has to be given for it to have an effect.
+      needs: by parameter, those others: without one of them it has no effect.
       unless: by parameter, another with which it has none.
     """
     shared = {

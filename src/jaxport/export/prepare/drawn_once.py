@@ -23,7 +23,7 @@ LIBRARIES = ("equinox.", "flax.")
 """What the names of layers begin with that draw from the keys that they are given only."""
 
 
-def refuse_drawn_once(traced: Traced, name: str, is_input: Callable[[str], object]) -> None:
+def refuse_drawn_once(traced: Traced, name: str, is_input: Callable[[str], bool]) -> None:
     """Check a trace; `is_input` tells which weights are inputs of the model, whose keys can be given with each call.
 
     Raises:

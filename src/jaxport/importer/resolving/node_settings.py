@@ -72,7 +72,7 @@ def set_bounds(body: Body, sizes: Mapping[str, int]) -> None:
       sizes: bounds by the name of a node, or of one of its outputs.
 
     Raises:
-      InvalidArgument: a name is not that of a node whose size depends on data, or a bound is not a size.
+      InvalidArgument: a name is not that of a node whose size depends on data.
     """
     nodes = {name: node for node in nodes_within(body) for name in _names(node)}
     bounded = {name: node for name, node in nodes.items() if _takes_bound(node)}
@@ -90,11 +90,7 @@ def set_bounds(body: Body, sizes: Mapping[str, int]) -> None:
                 if bounded
                 else "no size in this model depends on data: leave `sizes` out",
             )
-        if isinstance(bound, bool) or not isinstance(bound, int) or bound < 0:
-            raise InvalidArgument(
-                f"{bound!r} is not a size", where=f"`from_onnx(sizes={{{name!r}: …}})`", instead="give an integer"
-            )
-        bounded[name].bound = bound
+        bounded[name].bound = int(bound)
 
 
 def _names(node: BoundNode) -> list[str]:

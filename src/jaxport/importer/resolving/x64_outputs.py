@@ -10,7 +10,7 @@ import onnx_ir as ir
 from jaxport.graph.editing import is_op
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.values.dtypes import canonical, dtype_of
-from jaxport.onnx_facts import CHOICES, MEASURES, SIGN_CHANGES
+from jaxport.onnx_facts import CHOICES, MEASURES, MODULAR, SIGN_CHANGES
 from jaxport.printable import printable
 
 __all__ = ["computed_narrower", "declared_wider", "warning_of"]
@@ -18,6 +18,7 @@ __all__ = ["computed_narrower", "declared_wider", "warning_of"]
 _DOUBLE = np.dtype(np.float64)
 _EXACT = CHOICES | SIGN_CHANGES | {"Cast", "Constant"}
 """Operators of which converting to float32 before or after them gives the same, if what they give is a float."""
+_LONG = frozenset({ir.DataType.INT64, ir.DataType.UINT64})
 _LARGE_INTEGERS = frozenset({ir.DataType.INT32, ir.DataType.UINT32, ir.DataType.INT64, ir.DataType.UINT64})
 """Integers that a double holds, and float32 does not."""
 
@@ -27,6 +28,7 @@ def warning_of(body: Body, static: Collection[ir.Value]) -> str:
     narrower = {
         "are 32-bit": declared_wider(body),
         "are computed without doubles": computed_narrower(body, static),
+        "are computed without products of 64 bits": computed_wrapped(body, static),
     }
     parts = [f"the outputs {', '.join(f'`{n}`' for n in names)} {what}" for what, names in narrower.items() if names]
     advice = 'turn them on with `jax.config.update("jax_enable_x64", True)`'
@@ -51,6 +53,50 @@ def computed_narrower(body: Body, static: Collection[ir.Value]) -> list[str]:
     doubles = {value for value in (*body.inputs, *body.initializers) if _is_double(value)}
     affected = _affected(body, doubles, set(), _known(body, static))
     return [v.name or "" for v in body.outputs if v in affected and (v.dtype is None or v.dtype != ir.DataType.DOUBLE)]
+
+
+def computed_wrapped(body: Body, static: Collection[ir.Value]) -> list[str]:
+    """Return the names of the outputs that depend on more than the lower 32 bits of products of 64-bit integers.
+
+    Args:
+      body, static: as for `computed_narrower`.
+    """
+    longs = {value for value in (*body.inputs, *body.initializers) if value.dtype in _LONG}
+    affected = _wrapped(body, longs, set(), _known(body, static))
+    return [value.name or "" for value in body.outputs if value in affected]
+
+
+def _wrapped(body: Body, longs: set[ir.Value], products: set[ir.Value], static: Collection[ir.Value]) -> set[ir.Value]:
+    """Return the values that depend on the upper bits of products; `longs` and `products` among them grow."""
+    affected: set[ir.Value] = set()
+    for node in body.nodes:
+        inputs = [value for value in node.inputs if value is not None]
+        outputs = [value for value in node.outputs if value is not None]
+        made = {value for index, value in enumerate(outputs) if _makes(node, index, longs, _LONG)}
+        is_call = isinstance(node.target, BodyFunction)
+        reads = not products.isdisjoint(inputs)
+        is_affected = not affected.isdisjoint(inputs) or (reads and not is_call and not _is_modular(node))
+        for inner in node.bodies():
+            longs.update(value for value in inner.inputs if value.dtype in _LONG)
+            is_affected |= bool(_wrapped(inner, longs, products, static)) or not affected.isdisjoint(inner.captured)
+        if is_call:
+            formal = list(zip(node.inputs, node.target.body.inputs, strict=False))
+            of_call = ({inside for value, inside in formal if value in values} for values in (longs, products))
+            is_affected |= bool(_wrapped(node.target.body, *of_call, static))
+        variable = [value for value in inputs if value not in static]
+        is_product = node.node.op_type == "Mul" and len(variable) == 2
+        longs |= made
+        products.update(made if reads or is_product else ())
+        affected.update(outputs if is_affected else ())
+    return affected
+
+
+def _is_modular(node: BoundNode) -> bool:
+    """Whether the lower bits of what a node gives depend on the lower bits of its operands only."""
+    if is_op(node.node, "Cast") and isinstance(to := node.attributes.get("to"), int):
+        return dtype_of(to).kind in "iu"
+    shifts_right = is_op(node.node, "BitShift") and node.attributes.get("direction") == "RIGHT"
+    return not shifts_right and (node.node.op_type in MODULAR or bool([*node.bodies()]))
 
 
 def _known(body: Body, static: Collection[ir.Value]) -> set[ir.Value]:
@@ -112,11 +158,15 @@ def _is_computed(node: BoundNode, value: ir.Value, doubles: set[ir.Value], stati
 
 
 def _makes_double(node: BoundNode, index: int, doubles: set[ir.Value]) -> bool:
-    """Whether an output is of doubles according to the file, the schema, or the attribute of a cast."""
+    return _makes(node, index, doubles, frozenset({ir.DataType.DOUBLE}))
+
+
+def _makes(node: BoundNode, index: int, known: set[ir.Value], wanted: Collection[ir.DataType]) -> bool:
+    """Whether an output is of some dtypes, as those in `known` are, by the file, the schema, or the attribute of a cast."""
     value, kind = node.node.outputs[index], node.output_types[index]
     if isinstance(kind, int):
-        return node.inputs[kind] in doubles
+        return node.inputs[kind] in known
     if is_op(node.node, "Cast") and isinstance(to := node.attributes.get("to"), int):
-        return dtype_of(to) == _DOUBLE
+        return ir.DataType(to) in wanted
     # NumPy takes `np.dtype(None)` for float64.
-    return (kind is not None and kind == _DOUBLE) or _is_double(value)
+    return (kind is not None and any(kind == dtype.numpy() for dtype in wanted)) or value.dtype in wanted

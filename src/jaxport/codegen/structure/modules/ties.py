@@ -8,6 +8,7 @@ Before and after:
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 
@@ -31,7 +32,8 @@ def copies(
 
     Exporters store a weight that they transpose again for each call of its module, under a name that they make up. Equal
     tensors are copies if they have no other names, and the same function reads them in the same module: a linear layer has
-    one kernel. Those whose elements are all the same may be weights of their own, unless the file says that it is such a layer.
+    one kernel. Those whose elements are all the same may be weights of their own, unless the file says that it is such a
+    layer. Rows of a stack, `up.bias.0`, have the name of the stack.
     """
     kinds = {module.path: module.type for module in program.modules.walk()}
     firsts: dict[Hashable, list[Variable]] = {}
@@ -42,7 +44,7 @@ def copies(
             if variable in names:
                 readers.setdefault(variable, set()).add((step.name, chains.get(step.node, ())))
     for variable, places in readers.items():
-        if given_name(names[variable]) or len(places) > 1 or not next(iter(places))[1]:
+        if given_name(re.sub(r"\.\d+$", "", names[variable])) or len(places) > 1 or not next(iter(places))[1]:
             continue
         known = firsts.setdefault((*places, variable.shape, np.dtype(variable.dtype)), [])
         array = program.weights.host_array(names[variable])
