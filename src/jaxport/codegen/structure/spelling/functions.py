@@ -89,6 +89,13 @@ def _like(value: Variable) -> Variable:
     return Variable(value.shape, value.dtype)
 
 
+# NaN goes behind all others first, and stays behind infinity.
+_BEHIND = "(o := jnp.argsort((m := jnp.isnan(x)).astype(_), axis=axis))"
+AS_WRITTEN.rewrite(
+    "jnp.take_along_axis(o, jnp.argsort("
+    f"jnp.take_along_axis(jnp.where(m, inf, x), {_BEHIND}, axis=axis), axis=axis), axis=axis)",
+    "jnp.argsort(x, axis=axis)",
+)
 AS_WRITTEN.rewrite("jnp.take_along_axis(x, jnp.argsort(x, axis=axis), axis=axis)", "jnp.sort(x, axis=axis)")
 
 
