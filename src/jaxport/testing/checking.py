@@ -288,7 +288,9 @@ def _variants(
 
     def changed(change: Callable[[object], object]) -> tuple[Sequence[object], dict[str, object]]:
         new_specs, params = jax.tree.map(change, everything, is_leaf=_is_spec)
-        return new_specs, {**options, **({"input_params": params} if params else {})}
+        # All sizes are fixed then: constraints would be on names that no input has.
+        kept = {name: value for name, value in options.items() if name != "constraints"}
+        return new_specs, {**kept, **({"input_params": params} if params else {})}
 
     static, static_options = changed(lambda leaf: _with_sizes(leaf, runs[0]))
     if names or opsets:
