@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import onnx_ir as ir
 
 from jaxport.graph.arranging import atoms
 from jaxport.graph.editing import constant_of, dims_of, integer, is_op, source
@@ -55,17 +56,49 @@ class BestExperts:
     @classmethod
     def of(cls, index: Seen, tokens: Sequence[Axis]) -> BestExperts | None:
         """Return the choice that numbers of experts are."""
-        node, axes = index.value.producer(), index.axes
+        axes = index.axes
         own = [axis for axis in atoms(axes, tokens) if axis not in tokens]
-        if not is_op(node, "TopK") or index.value is not node.outputs[1] or len(own) > 1:
+        if len(own) > 1 or (own and axes[-1] != own[0]):
             return None
-        place, count = integer(node, "axis", -1) % len(axes), (dims_of(index.value) or [None])[-1]
-        if place != len(axes) - 1 or not integer(node, "largest", 1) or not isinstance(count, int):
+        labels = [*axes[:-1], EXPERTS]
+        found = _selected(index.value, labels) or _selected_by_two_keys(index.value, labels)
+        count = (dims_of(index.value) or [None])[-1]
+        if found is None or not isinstance(count, int):
             return None
-        if own and axes[-1] != own[0]:
-            return None
-        scored = _ordered(look(source(node), [*axes[:-1], EXPERTS]))
-        return cls(index, (*own, None)[0], unrounded(scored), count)
+        return cls(index, (*own, None)[0], unrounded(_ordered(found)), count)
+
+
+def _selected(index: ir.Value, labels: Sequence[Axis]) -> Seen | None:
+    """Return what a TopK along the last axis orders whose positions are this value."""
+    node = index.producer()
+    if not is_op(node, "TopK") or index is not node.outputs[1] or not integer(node, "largest", 1):
+        return None
+    return look(source(node), labels) if _is_last(node, labels) else None
+
+
+def _selected_by_two_keys(index: ir.Value, labels: Sequence[Axis]) -> Seen | None:
+    """Return what two TopK order, of which the first tells apart what are equal numbers, and its own NaN:
+
+    first = TopK(1 / scores)    best = TopK(GatherElements(scores, first))    index = GatherElements(first, best)
+    """
+    node = index.producer()
+    if not is_op(node, "GatherElements") or not _is_last(node, labels):
+        return None
+    first, gathered = _selected(source(node), labels), _selected(source(node, 1), labels)
+    parts = None if first is None else first.operands("Where")
+    if parts is None or gathered is None or not gathered.is_op("GatherElements"):
+        return None
+    reciprocal = unrounded(parts[2])
+    if source(gathered.node, 1) is not source(node) or not reciprocal.is_op("Reciprocal"):
+        return None
+    scored = look(source(gathered.node), labels)
+    divisor = unrounded(look(source(reciprocal.node), labels))
+    return scored if _is_last(gathered.node, labels) and divisor == unrounded(_ordered(scored)) else None
+
+
+def _is_last(node: ir.Node, labels: Sequence[Axis]) -> bool:
+    default = -1 if node.op_type == "TopK" else 0
+    return integer(node, "axis", default) % len(labels) == len(labels) - 1
 
 
 def _ordered(seen: Seen) -> Seen:
