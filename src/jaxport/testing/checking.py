@@ -288,7 +288,8 @@ def _variants(
 
     def changed(change: Callable[[object], object]) -> tuple[Sequence[object], dict[str, object]]:
         new_specs, params = jax.tree.map(change, everything, is_leaf=_is_spec)
-        return new_specs, {**options, **({"input_params": params} if params else {})}
+        # All sizes are given: there is no name that a constraint could be on.
+        return new_specs, {**options, "constraints": (), **({"input_params": params} if params else {})}
 
     static, static_options = changed(lambda leaf: _with_sizes(leaf, runs[0]))
     if names or opsets:
