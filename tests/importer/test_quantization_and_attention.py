@@ -339,7 +339,7 @@ def test_boxes_are_chosen_outside_of_jit() -> None:
 
 def test_images_need_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)
-    with pytest.raises(NotInstalled, match=r"(?s)images cannot be decoded.*pip install pillow"):
+    with pytest.raises(NotInstalled, match=r'(?s)images cannot be decoded.*pip install "jaxport\[images\]"'):
         images._opened(b"")
 
 
