@@ -42,6 +42,10 @@ ACTIVATIONS = frozenset(
     Tanh""".split()
 )
 
+#: Operators whose results have no sign, so that none is -0.0.
+UNSIGNED = frozenset("Abs Exp Sigmoid Softmax".split())
+#: Operators that may round what is negative to -0.0, and nothing else to it unless an operand is.
+ROUNDING_TO_ZERO = frozenset("Cast Div Mul ReduceSum".split())
 #: Operators that change nothing but signs.
 SIGN_CHANGES = frozenset({"Abs", "Neg"})
 

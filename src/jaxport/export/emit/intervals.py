@@ -16,7 +16,7 @@ import numpy as np
 from jaxport.export.emit.shapes import Unknown, shape_of, vector_of
 from jaxport.export.emit.value import Origin, Value, beside
 from jaxport.jaxprs import Dim, dims
-from jaxport.onnx_facts import RANGES, SELECTIONS
+from jaxport.onnx_facts import RANGES, RESHAPING, ROUNDING_TO_ZERO, SELECTIONS, UNSIGNED
 
 #: How many nodes back an origin is followed.
 DEPTH = 24
@@ -31,9 +31,6 @@ class Interval(NamedTuple):
     low: End
     high: End
 
-
-#: Operators whose results have no sign, so that none is -0.0.
-UNSIGNED = frozenset("Abs Exp Sigmoid Softmax".split())
 
 ANY_FLOAT = Interval(-math.inf, math.inf)
 
@@ -89,7 +86,7 @@ def _is_never_negative_zero(value: Value, depth: int) -> bool:
     known = [_is_never_negative_zero(x, depth - 1) for x in operands]
     if origin.op_type == "Add":  # -0.0 is the sum of two of them alone
         return any(known)
-    if origin.op_type in {"Cast", "Div", "Mul", "ReduceSum"}:  # what is negative may be rounded to -0.0
+    if origin.op_type in ROUNDING_TO_ZERO:  # what is negative may be rounded to -0.0
         return all(known) and all(_at_most(0, interval(x).low) for x in operands)
     return origin.op_type in UNSIGNED or (origin.op_type in SELECTIONS and all(known))
 
@@ -204,7 +201,7 @@ def _quotient(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
 
 def _is_share(part: Value | None, total: Value | None) -> bool:
     """Whether a value is among the elements whose sum is another, which stands beside all of them."""
-    summed = _behind(total, {"Cast", "Reshape", "Squeeze", "Unsqueeze"})
+    summed = _behind(total, RESHAPING | {"Cast"})
     if part is None or summed is None or summed.origin is None or summed.origin.op_type != "ReduceSum":
         return False
     operand, axes, *_ = (*summed.origin.operands, None)
