@@ -45,9 +45,13 @@ def arguments(function: JaxFunction, dtype: str) -> list[np.ndarray]:
     return [array.astype(dtype) for array in (first, second)]
 
 
-@pytest.mark.parametrize(("function", "dtype"), CASES, ids=lambda one: getattr(one, "name", one))
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    CASES,
+    ids=lambda one: one if isinstance(one, str) else f"{one.name} by another" if one.spelling else one.name,
+)
 def test_a_function_comes_back_as_one_call(function: JaxFunction, dtype: str, tmp_path: Path) -> None:
-    call = getattr(function.call, "function", function.call)
+    call = function.exported
     spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n, 7"), dtype)
     for opset in (18, 23) if dtype == "float32" else (23,):
         program = read_back(lambda *xs: call(*xs), [spec] * function.arity, opset, tmp_path)

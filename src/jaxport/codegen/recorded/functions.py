@@ -39,11 +39,18 @@ class JaxFunction:
       call: the function.
       needs: operators that its pattern cannot do without: a model that lacks one of them is not searched.
       arity: the number of its operands.
+      spelling: another function of the same values, which exports spell out otherwise.
     """
 
     call: Callable[..., Tensor]
     needs: tuple[str, ...]
     arity: int = 1
+    spelling: Callable[..., Tensor] | None = None
+
+    @property
+    def exported(self) -> Callable[..., Tensor]:
+        """The function whose export is the pattern."""
+        return self.spelling or getattr(self.call, "function", self.call)
 
     @property
     def name(self) -> str:
@@ -65,7 +72,7 @@ class JaxFunction:
         """
         from jaxport.export.api import to_onnx
 
-        call: Callable[..., Tensor] = getattr(self.call, "function", self.call)
+        call = self.exported
         known = () if number is None else (np.asarray(number, dtype),)
         specs = [jax.ShapeDtypeStruct((2, 3), dtype)] * (self.arity - len(known))
         try:
@@ -107,6 +114,7 @@ FUNCTIONS = (
     JaxFunction(jnp.logaddexp2, ("Max", "Pow", "Log"), 2),
     JaxFunction(jnp.heaviside, ("Less", "Greater", "Equal"), 2),
     JaxFunction(operator.mod, ("Mod", "Where"), 2),
+    JaxFunction(operator.mod, ("Mod", "Where"), 2, lambda x, y: jax.numpy.divmod(x, y)[1]),
     JaxFunction(jnp.floor_divide, ("Sign", "Sub", "Where"), 2),
     JaxFunction(lax.div, ("Div", "Equal", "Where"), 2),
     JaxFunction(jnp.gcd, ("Loop", "Less"), 2),
@@ -127,7 +135,7 @@ def _registered(function: JaxFunction) -> None:
     op(DOMAIN, function.name)(lambda *xs: function.call(*xs))  # noqa: PLW0108 whose signature is not read
 
 
-for _function in FUNCTIONS:
+for _function in {function.name: function for function in FUNCTIONS}.values():
     _registered(_function)
 
 
