@@ -104,7 +104,7 @@ def _of_file(model: str, args: Sequence[object], known: Mapping[str, object]) ->
 
     program = jaxport.from_onnx(model_file(model))
     names = [name for name in program.input_names if name not in known]
-    given, values, constraints = read_specs(program, dict(zip(names, args, strict=False)) | known)
+    given, values, constraints = read_specs(program, {**dict(zip(names, args, strict=False)), **known})
     if len(args) not in (0, len(names)):  # a wrong number of them, or optional inputs
         if not known:
             return jaxport.make_mox(program)(*args)

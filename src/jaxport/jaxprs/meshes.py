@@ -75,7 +75,7 @@ def on_host(value: Array) -> np.ndarray:
     Raises:
       UnexpectedTracerError: the array is of a trace that has ended, such as one that a cache of the user's function keeps.
     """
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, jax_core.Tracer):
         jax.jit(lambda x: x)(value)  # JAX's own error says where it comes from
     elif isinstance(value, jax.Array) and not value.is_fully_addressable and not value.is_fully_replicated:
         return np.asarray(process_allgather(value, tiled=True))

@@ -63,8 +63,7 @@ impl NnxExperts {
         let norm = self.norm.forward(x.clone());
         let gate = activation::silu(self.gate.forward(norm.clone()).reshape([b, t, 6, 24]));
         let product = (gate * self.up.forward(norm.clone()).reshape([b, t, 6, 24])).unsqueeze_dim::<5>(4);
-        let router = self.router.forward(norm);
-        let (greatest, indices) = top_k(router.clone().mask_fill(router.equal_elem(0.0), 0.0), 2);
+        let (greatest, indices) = top_k(self.router.forward(norm), 2);
         let x_2 = activation::softmax(greatest, 2).unsqueeze_dim::<4>(2);
         let x_3 = indices.unsqueeze_dim::<4>(3).equal(Tensor::arange(0..6, (&device, DType::I32)).unsqueeze::<4>()).cast(FloatDType::F32);
         let product = product.matmul(x_2.matmul(x_3).squeeze_dim::<3>(2).unsqueeze_dims::<5>(&[3, 4]));

@@ -73,16 +73,16 @@ def _wrapped(body: Body, longs: set[ir.Value], products: set[ir.Value], static: 
         inputs = [value for value in node.inputs if value is not None]
         outputs = [value for value in node.outputs if value is not None]
         made = {value for index, value in enumerate(outputs) if _makes(node, index, longs, _LONG)}
-        is_call = isinstance(node.target, BodyFunction)
+        called = node.target.body if isinstance(node.target, BodyFunction) else None
         reads = not products.isdisjoint(inputs)
-        is_affected = not affected.isdisjoint(inputs) or (reads and not is_call and not _is_modular(node))
+        is_affected = not affected.isdisjoint(inputs) or (reads and called is None and not _is_modular(node))
         for inner in node.bodies():
             longs.update(value for value in inner.inputs if value.dtype in _LONG)
             is_affected |= bool(_wrapped(inner, longs, products, static)) or not affected.isdisjoint(inner.captured)
-        if is_call:
-            formal = list(zip(node.inputs, node.target.body.inputs, strict=False))
-            of_call = ({inside for value, inside in formal if value in values} for values in (longs, products))
-            is_affected |= bool(_wrapped(node.target.body, *of_call, static))
+        if called is not None:
+            formal = list(zip(node.inputs, called.inputs, strict=False))
+            long, multiplied = ({inside for value, inside in formal if value in values} for values in (longs, products))
+            is_affected |= bool(_wrapped(called, long, multiplied, static))
         variable = [value for value in inputs if value not in static]
         is_product = node.node.op_type == "Mul" and len(variable) == 2
         longs |= made

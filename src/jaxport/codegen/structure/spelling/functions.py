@@ -81,6 +81,27 @@ def with_nan(step: Step, rewriting: StepRewriting) -> None:
     rewriting.same |= dict(zip(step.outputs, outputs, strict=True))
 
 
+def _indices(x: Any, k: Any, axis: int, out: Variable, step: Step, rewriting: StepRewriting) -> object:
+    """Return the positions of the largest elements, by a step that has their values, too."""
+    if not isinstance(x, Variable):
+        return None
+    outputs = (Variable(out.shape, x.dtype), _like(out))
+    rewriting.add(Step("call", "lax.top_k", (x, k), {"axis": axis}, outputs, step.node))
+    return outputs[1]
+
+
+# Zeros of both signs, and NaN, are told apart by the reciprocal, which is ordered first.
+for _one, _other in (
+    ("jnp.where((m := jnp.isnan(x)), inf, jnp.reciprocal(x))", "jnp.where(m, inf, x)"),
+    ("jnp.reciprocal(x)", "x"),
+):
+    AS_WRITTEN.rewrite(
+        f"jnp.take_along_axis((o := lax.top_k(with_signs_of_zeros({_one}), _, **_)[1]),"
+        f" lax.top_k(with_signs_of_zeros(jnp.take_along_axis({_other}, o, axis=axis)), k, **_)[1], axis=axis)",
+        "indices", indices=_indices,
+    )  # fmt: skip
+
+
 def _is_size(count: object, size: Dim) -> bool:
     return bool(count == size) if is_dim(size) or isinstance(count, int) else False
 
