@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from flax import nnx
@@ -179,3 +180,16 @@ def test_a_row_of_one_number_is_an_array_in_products(framework: Any, tmp_path: P
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)), jnp.float32)
     jaxport.from_onnx(jaxport.to_onnx(scaled, [x])).to_source(tmp_path, framework=framework)
     np.testing.assert_allclose(load(tmp_path).load()(x), scaled(x), rtol=1e-5, atol=1e-6)
+
+
+def test_weights_without_elements_print_twice_in_a_module(tmp_path: Path) -> None:
+    """Copies of weights are looked for among those that have no elements, too."""
+    empty = np.zeros((0, 3), np.float32)
+    tensors = [onnx.numpy_helper.from_array(empty, name) for name in ("val_1", "val_2")]
+    nodes = [onnx.helper.make_node("Concat", [start, name, name], [end], axis=0)
+             for start, name, end in (("x", "val_1", "y"), ("y", "val_2", "z"))]  # fmt: skip
+    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 3]) for name in ("x", "z")]
+    graph = onnx.helper.make_graph(nodes, "empty", values[:1], values[1:], tensors)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9)
+    for framework in ("nnx", "burn"):
+        jaxport.from_onnx(model).to_source(tmp_path / framework, framework=framework)

@@ -81,7 +81,7 @@ def originals(read: Iterable[ir.Value]) -> dict[ir.Value, ir.Value]:
         known = firsts.setdefault((elements.shape, elements.dtype, made_of or begin), [])
         if made_of:
             same = known[0] if known else None
-        elif (elements == elements.flat[:1]).all():
+        elif not elements.size or (elements == elements.flat[0]).all():
             same = None
         else:
             same = next((one for one in known if np.array_equal(_elements(one), elements)), None)

@@ -50,7 +50,11 @@ def copies(
         array = program.weights.host_array(names[variable])
         same = next((one for one in known if np.array_equal(program.weights.host_array(names[one]), array)), None)
         (_, chain), *_ = places
-        if same is None or ((array == array.flat[0]).all() and not kinds.get(chain[-1], "").endswith(".Linear")):
+        if (
+            same is None
+            or not array.size
+            or ((array == array.flat[0]).all() and not kinds.get(chain[-1], "").endswith(".Linear"))
+        ):
             known.append(variable)
         else:
             originals[variable] = same
