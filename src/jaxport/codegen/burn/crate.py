@@ -256,7 +256,8 @@ def _glue(
         is_other = is_narrow(dtype) or (said in ("int64", "uint64") and said != dtype.name)
         note = f" // {said or dtype.name} in the file" if is_other else ""
         lines.append(f"    outputs.{insert}({quoted(key)}, {place});{note}")
-    types = ["Device", *(kind for kind in ("FloatDType", "IntDType") if any(kind in line for line in lines))]
+    words = used("\n".join(lines))
+    types = ["Device", *(kind for kind in ("FloatDType", "IntDType") if kind in words)]
     filled = _GLUE.format(
         root=root,
         inputs="inputs" if inputs else "_inputs",
