@@ -218,7 +218,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "jnp.take_along_axis(x, (top := lax.top_k(with_signs_of_zeros(x), _, **options))[1], axis=axis)": {
         "x": TABLE, "axis": -1, "_": [2], "options": {},
     },
-    **{text: {"x": TABLE, "axis": -1, "_": [4], "k": 2, "options": {}} for text, made in AS_WRITTEN.texts.items() if made == "indices"},
+    **{text: {"x": TABLE, "axis": -1, "n": 4, "k": 2, "options": {}, "others": {}} for text, made in AS_WRITTEN.texts.items() if made == "indices"},
     "jnp.squeeze((part := (split := jnp.split(x, _, axis=axis))[place]), axes)": {"x": CUBE, "_": [3], "axis": 1, "place": 2, "axes": (1,)},
     "jnp.reshape(jnp.transpose((merged := jnp.reshape(x, _)), (0, 2, 1)), _)": {"x": CUBE, "_": [(1, 6, 4), (1, 1, 4, 6)]},
     "jnp.transpose((after := jnp.reshape((before := jnp.transpose(x, p)), _)), q)": {

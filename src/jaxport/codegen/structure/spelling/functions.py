@@ -81,6 +81,14 @@ def with_nan(step: Step, rewriting: StepRewriting) -> None:
     rewriting.same |= dict(zip(step.outputs, outputs, strict=True))
 
 
+def _are_all(x: Any, n: object, options: Parameters, others: Parameters, axis: int) -> bool:
+    """Whether a first order is of all elements along an axis, and a second one along the same."""
+    if not isinstance(x, Variable) or options.keys() | others.keys() > {"axis"}:
+        return False
+    axes = {each % len(x.shape) for each in (axis, options.get("axis", -1), others.get("axis", -1))}
+    return len(axes) == 1 and _is_size(n, x.shape[axis])
+
+
 def _indices(x: Any, k: Any, axis: int, out: Variable, step: Step, rewriting: StepRewriting) -> object:
     """Return the positions of the largest elements, by a step that has their values, too."""
     if not isinstance(x, Variable):
@@ -96,9 +104,9 @@ for _one, _other in (
     ("jnp.reciprocal(x)", "x"),
 ):
     AS_WRITTEN.rewrite(
-        f"jnp.take_along_axis((o := lax.top_k(with_signs_of_zeros({_one}), _, **_)[1]),"
-        f" lax.top_k(with_signs_of_zeros(jnp.take_along_axis({_other}, o, axis=axis)), k, **_)[1], axis=axis)",
-        "indices", indices=_indices,
+        f"jnp.take_along_axis((o := lax.top_k(with_signs_of_zeros({_one}), n, **options)[1]),"
+        f" lax.top_k(with_signs_of_zeros(jnp.take_along_axis({_other}, o, axis=axis)), k, **others)[1], axis=axis)",
+        "indices", indices=_indices, when=_are_all,
     )  # fmt: skip
 
 
