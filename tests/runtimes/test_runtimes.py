@@ -104,7 +104,7 @@ def test_the_page_of_a_run():
     assert "onnxruntime-genai 0.18.0 chooses the same 32 tokens as JAX in greedy decoding, for:\n\n- a Llama" in text
     assert "OpenVINO 1, its faults: one, another.\n" in text
     assert "In Chromium 1, the [page]" in text
-    assert "drawn on its canvas: 3, 7." in text
+    assert "drawn on its canvas, by the CPU and by WebGPU: 3, 7." in text
 
 
 def test_faults_are_right_elsewhere_and_each_has_a_row(tmp_path):
