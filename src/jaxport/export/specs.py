@@ -26,6 +26,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.export import ports
 from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, dims
 from jaxport.jaxprs.dim_text import FUNCTIONS, symbols
+from jaxport.sizes.sums import only_name
 
 BATCH = "batch"
 """The name of a first dim that is None: such dims are one, as in Keras."""
@@ -395,7 +396,7 @@ def sizes_of(shapes: Mapping[str, Sequence[Dim]], arrays: Mapping[str, Array]) -
                 instead=f"pass an array of rank {len(shape)}",
             )
         for axis, (dim, size) in enumerate(zip(shape, actual, strict=True)):
-            form = None if dims.is_static(dim) else dims.solve_linear(dim)
+            form = only_name(str(dim))
             if form is None:
                 continue
             symbol, scale, offset = form

@@ -1,4 +1,4 @@
-"""Symbolic dimensions: evaluate an expression on any kind of number, solve it for its symbols, and check sizes faster than JAX.
+"""Symbolic dimensions: evaluate an expression on any kind of number, and check sizes faster than JAX.
 
 A *dim* is a Python integer or one of JAX's symbolic dimension expressions (`jax.export.symbolic_shape`). JAX prints an
 expression in a small documented grammar; that text is its public form, and `jaxport.jaxprs.dim_text` reads it.
@@ -35,7 +35,6 @@ __all__ = [
     "rounded_down",
     "same",
     "shapes_differ",
-    "solve_linear",
     "static",
     "surely_differ",
 ]
@@ -137,53 +136,6 @@ def rounded_down(dim: SymbolicDim, divisor: int) -> Dim | None:
             if same(dim, divided - divided % divisor):
                 return divided
     return None
-
-
-class _Linear:
-    """`scale * symbol + offset`, the only form that is solved for its symbol."""
-
-    def __init__(self, scale: int, offset: int):
-        self.scale, self.offset = scale, offset
-
-    def __add__(self, other: int | _Linear) -> _Linear:
-        if isinstance(other, _Linear):
-            return _Linear(self.scale + other.scale, self.offset + other.offset)
-        return _Linear(self.scale, self.offset + other)
-
-    def __mul__(self, other: int) -> _Linear:
-        if isinstance(other, _Linear):
-            raise TypeError("not linear")
-        return _Linear(self.scale * other, self.offset * other)
-
-    def __sub__(self, other: int | _Linear) -> _Linear:
-        return self + other * -1
-
-    def __rsub__(self, other: int) -> _Linear:
-        return self * -1 + other
-
-    def __neg__(self) -> _Linear:
-        return self * -1
-
-    __radd__, __rmul__ = __add__, __mul__
-
-
-def solve_linear(dim: Dim) -> tuple[str, int, int] | None:
-    """Return `(symbol, scale, offset)` if `dim == scale * symbol + offset`, or None if it has another form.
-
-    >>> from jax import export
-    >>> (B,) = export.symbolic_shape("B")
-    >>> solve_linear(2 * B + 1)
-    ('B', 2, 1)
-    """
-    names = symbols(str(dim))
-    if len(names) != 1:
-        return None
-    (name,) = names
-    try:
-        form = evaluate(dim, {name: _Linear(1, 0)})
-    except TypeError:
-        return None
-    return (name, form.scale, form.offset) if form.scale else None
 
 
 def constraints_of(dim: SymbolicDim) -> list[str]:

@@ -58,7 +58,7 @@ def diagonal_of(value: object, producers: Producers) -> tuple[bool, int] | None:
     if band is None or band.is_never or len(band.conditions) != 1:
         return None
     (form,) = band.conditions
-    slopes, number = [slope.number for slope in form.slopes], form.constant.number
+    slopes, number = [slope.value for slope in form.slopes], form.constant.value
     if len(slopes) < 2 or number is None or any(slopes[:-2]) or slopes[-2:] not in ([1, -1], [-1, 1]):
         return None
     return (False, number) if slopes[-2] == 1 else (True, -number)

@@ -14,8 +14,8 @@ from jaxport.graph.facts.facts import Facts, Operand, SeenNode, of_constant
 from jaxport.graph.facts.forms import Form, uniform
 from jaxport.graph.facts.moves import Places, places_of
 from jaxport.graph.facts.operators import RULES
-from jaxport.graph.facts.polynomials import SizePolynomial, polynomial
 from jaxport.onnx_facts import ARITHMETIC, COMPARISONS, SELECTIONS, VIEWS
+from jaxport.sizes.sums import SizeSum, size_sum
 
 __all__ = ["LARGEST", "Knowledge", "follow", "of_sizes"]
 
@@ -76,7 +76,7 @@ class Knowledge:
     ...         ir.DataType.INT64 if len(shape) < 2 or 1 in shape else ir.DataType.BOOL,
     ...     )
     >>> Knowledge(model).of(model.graph.outputs[0]).band
-    Band(conditions=frozenset({Form(constant=SizePolynomial(0), slopes=(SizePolynomial(1), SizePolynomial(-1)))}), is_never=False)
+    Band(conditions=frozenset({Form(constant=SizeSum(0), slopes=(SizeSum(1), SizeSum(-1)))}), is_never=False)
     """
 
     model: ir.Model
@@ -122,7 +122,7 @@ class Knowledge:
         size = size_in(value)
         facts = rule(operation)
         if size is not None and facts.form is None:
-            facts = replace(facts, form=Form(polynomial(size)))
+            facts = replace(facts, form=Form(size_sum(size)))
         return facts.completed(dtype, dims)
 
     def _is_whole(self, value: ir.Value) -> bool:
@@ -191,10 +191,10 @@ def _readers(value: ir.Value, through: Collection[str]) -> Iterator[ir.Node]:
 
 def of_sizes(array: np.ndarray) -> Facts:
     """Return what is known of integers, given as numbers, sizes or their texts."""
-    elements = np.vectorize(
-        lambda size: size if isinstance(size, SizePolynomial) else polynomial(_dim(size)), otypes=[object]
-    )(array)
-    flat: Sequence[SizePolynomial] = list(elements.ravel())
+    elements = np.vectorize(lambda size: size if isinstance(size, SizeSum) else size_sum(_dim(size)), otypes=[object])(
+        array
+    )
+    flat: Sequence[SizeSum] = list(elements.ravel())
     is_same = bool(flat) and all(size == flat[0] for size in flat)
     form = uniform(flat[0], array.ndim) if is_same else None
     return Facts(form=form, elements=elements if array.ndim < 2 else None)

@@ -28,8 +28,9 @@ from jaxport.importer.traced.conditions import (
 from jaxport.importer.values.host import Undecided
 from jaxport.jaxprs import Dim
 from jaxport.jaxprs.dim_text import symbols
-from jaxport.jaxprs.dims import evaluate, solve_linear
+from jaxport.jaxprs.dims import evaluate
 from jaxport.sizes.conditions import SizeComparison
+from jaxport.sizes.sums import only_name
 
 __all__ = ["Assumptions", "Bounds", "demand", "example", "place_of", "with_assumptions"]
 
@@ -139,7 +140,7 @@ class Assumptions:
 
 
 def _size_line(name: str, text: str) -> str:
-    linear = solve_linear(jax.export.symbolic_shape(text)[0]) if not text.isdecimal() else None
+    linear = only_name(text)
     if linear is None or linear[0] != name:
         return f"`{name}` has to be {text}" if text.isdecimal() else f"`{name}` has to be `{text}`"
     _, factor, offset = linear
