@@ -5,8 +5,6 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 
-__all__ = ["DEPRECATED", "Deprecation", "warn"]
-
 
 @dataclass(frozen=True)
 class Deprecation:

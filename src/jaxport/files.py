@@ -27,8 +27,6 @@ try:
 except ImportError:  # Windows has no such locks: nothing is cleaned up there
     fcntl = None
 
-__all__ = ["DIGITS", "checked_path", "data_name", "existing_file", "new_folder", "publish", "publish_all"]
-
 DIGITS = 16
 """Hexadecimal digits of the digest in the name of a data file: enough that no two contents collide by chance."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-__all__ = ["phase", "progress", "unseen"]
-
 _log = logging.getLogger("jaxport")
 _shown: ContextVar[_Lines | None] = ContextVar("shown", default=None)
 

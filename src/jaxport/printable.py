@@ -5,8 +5,6 @@ from __future__ import annotations
 import html
 import sys
 
-__all__ = ["Shown", "printable", "printable_lines", "shown", "spelled"]
-
 _SPELLINGS = {
     "…": "...", "×": "x", "–": "-", "—": "-", "−": "-", "→": "->", "←": "<-", "≤": "<=", "≥": ">=", "≠": "!=", "≈": "~",
     "’": "'", "‘": "'", "“": '"', "”": '"', "·": ".", "•": "*", "µ": "u", "│": "|", "─": "-", "━": "-", "└": "`", "├": "|",

@@ -36,8 +36,6 @@ from jaxport.verify.running import Run
 if TYPE_CHECKING:
     import torch  # pyright: ignore[reportMissingImports]
 
-__all__ = ["from_torch", "tensor_of"]
-
 OPSET = 23
 """The operator set that PyTorch writes: the first in which attention is one operator."""
 

@@ -16,8 +16,6 @@ from jaxport.stablehlo.program import HloProgram, from_stablehlo, is_stablehlo
 if TYPE_CHECKING:
     from jaxport.codegen.printing import AnySource, CrateSource, ModuleSource, Source
 
-__all__ = ["to_source"]
-
 
 @overload
 def to_source(

@@ -17,8 +17,6 @@ from jaxport.jaxprs.identity import IdentityMap
 from jaxport.jaxprs.rewrite import with_values
 from jaxport.jaxprs.walk import equations_within, map_jaxprs
 
-__all__ = ["hoisted"]
-
 
 def hoisted(closed: ClosedJaxpr) -> tuple[Jaxpr, list[Array]]:
     """Return a jaxpr without consts, and the arrays that are its new inputs.

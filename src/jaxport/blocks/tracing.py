@@ -29,8 +29,6 @@ from jaxport.jaxprs.rewrite import with_values
 from jaxport.jaxprs.walk import used_variables
 from jaxport.phases import phase
 
-__all__ = ["Traced", "TracedWeight", "trace"]
-
 source_info_util.register_exclusion(__file__)
 
 State = Literal["refuse", "outputs", "discard"]

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from jaxport.jaxprs import Parameters, PythonFunction
     from jaxport.verify import Report
 
-__all__ = ["app", "options_of"]
-
 # Plain help: the boxes of rich cut words off in a terminal of 80 columns.
 app = typer.Typer(
     cls=completion.Group,

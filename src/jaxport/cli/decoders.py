@@ -15,8 +15,6 @@ from jaxport.errors import InvalidArgument
 if TYPE_CHECKING:
     from jaxport.export.exported import Exported
 
-__all__ = ["DecoderOption", "parse_decoder"]
-
 _INPUTS = {"layers": True, "kv_heads": True, "head_size": True, "cache": False, "position_ids": False, "dtype": False}
 _WITH_ENCODER = {"layers": True, "heads": True, "head_size": True, "encoder_length": True, "dtype": False}
 _SAVING = {"context_length": True, "eos_token_id": True, "bos_token_id": False, "pad_token_id": False}

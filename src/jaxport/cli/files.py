@@ -15,8 +15,6 @@ from pathlib import Path
 
 from jaxport.errors import InvalidArgument
 
-__all__ = ["STANDARD", "as_given", "model_file", "output_file", "output_folder", "written"]
-
 STANDARD = Path("-")
 """What stands for the standard input or output."""
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     Ends = Mapping[str, list[ir.Value]]
     """The values that a name stands for, by name."""
 
-__all__ = ["extract", "optimize"]
-
 Model = Annotated[Path, typer.Argument(help="An ONNX file; - is the standard input.", metavar="MODEL")]
 Written = Annotated[Path, typer.Option("--output", "-o", help="The file to write; - is the standard output.")]
 Sizes = Annotated[

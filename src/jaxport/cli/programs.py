@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from jaxport.mox import Mox
     from jaxport.mox.programs.tree import Node
 
-__all__ = ["show_account", "show_query", "show_tree", "substitute", "view"]
-
 Model = Annotated[
     str,
     typer.Argument(

@@ -16,8 +16,6 @@ from jaxport.importer.loading.load import as_written
 from jaxport.importer.modules import NodeModule
 from jaxport.phases import unseen
 
-__all__ = ["NAMESPACE", "ModuleRow", "Summary", "TensorRow", "load_model", "summarize"]
-
 NAMESPACE = "namespace"
 """The key of the node metadata in which exporters keep the blocks around a node, as `path: type/path: type`."""
 

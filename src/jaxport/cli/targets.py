@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from jaxport.importer.ties import Ties
     from jaxport.jaxprs import Parameters, PythonFunction
 
-__all__ = ["declared_inputs", "inputs_of_file", "load_target", "torch_program"]
-
 _INSTEAD = 'write "package.module:attribute", or "package.module:factory(option=3)" to call a factory'
 
 

@@ -24,8 +24,6 @@ from jaxport.codegen.writing.literals import name
 from jaxport.codegen.writing.statements import plural
 from jaxport.importer.names import unique
 
-__all__ = ["CallSite", "bundle", "call_method", "is_complete", "names_in", "sites_of", "without_number"]
-
 CALL = "__call__"
 
 

@@ -25,8 +25,6 @@ from jaxport.importer.names import is_made_up
 from jaxport.importer.resolving.graph import BoundNode
 from jaxport.importer.values.stored import tensor_value
 
-__all__ = ["NAMES", "pytorch_loading", "state_dict_entries"]
-
 PRODUCER = "pytorch"
 WEIGHTS = {
     "torch.nn.modules.linear.Linear": ("MatMul", 1, (1, 0)),

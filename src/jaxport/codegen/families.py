@@ -23,8 +23,6 @@ from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["Family", "State", "described", "of_file", "states_of"]
-
 _COUNTED = re.compile(r"(?<![^\W_])\d+(?![^\W_])")
 """A number that stands alone in a name: `past.0.key`, `past_0_key`, `past_key_0`, not `conv2d_key`."""
 _KEPT = re.compile(r"(?i)past|cache|state|mem|hidden|carry")

@@ -18,8 +18,6 @@ from jaxport.codegen.families import Family, State
 from jaxport.codegen.writing.literals import name
 from jaxport.importer.names import unique
 
-__all__ = ["group"]
-
 Cell = tuple[int, int]
 """A row and a part of a family."""
 

@@ -36,8 +36,6 @@ from jaxport.importer.names import unique
 from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["GENERIC", "ModuleSource", "is_generated_file", "model_arguments", "tensors_of", "to_modules"]
-
 _RESERVED = (
     "Array Any Path Iterator Mapping Table annotations self jax jnp lax nn nnx eqx random np re "
     "load save flat INPUTS OUTPUTS filled named abstract is_tensor keys_from load_file save_file safe_open hashlib json TRAINED Frozen frozen is_trained"

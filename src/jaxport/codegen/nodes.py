@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from typing import ClassVar, Protocol, TypeGuard, TypeVar, cast
 
-__all__ = ["TreeNode", "TreeNumber", "key_of_trees", "key_without", "numbers_in", "replaced", "walk"]
-
 
 class TreeNode(Protocol):
     """A node of a tree: `_fields` are the names of its parts, as those of nodes of `ast` are."""

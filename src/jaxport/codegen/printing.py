@@ -26,8 +26,6 @@ from jaxport.importer.traced.read_sizes import elements_for
 from jaxport.importer.traced.recorded_program import record
 from jaxport.phases import phase
 
-__all__ = ["FRAMEWORKS", "printed"]
-
 AnySource = Source | ModuleSource | CrateSource
 """The source of a program, whatever it is printed for."""
 Sample = tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]

@@ -31,8 +31,6 @@ from jaxport.importer.names import identifier, unique
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["PythonClasses"]
-
 FUNCTION = "Callable[[Array], Array]"
 """The type of an activation that is an argument."""
 

@@ -14,8 +14,6 @@ from jaxport.codegen.tree import Layer
 from jaxport.codegen.writing.dialect import constant, for_all_axes, keywords, sized
 from jaxport.codegen.writing.literals import attribute, call, name
 
-__all__ = ["quantized"]
-
 DEFAULTS = {"strides": 1, "kernel_dilation": 1, "feature_group_count": 1, "use_bias": True, "zero_points": False}
 SIZES = {
     "QuantizedLinear": ("in_features", "out_features", "bits", "block_size"),

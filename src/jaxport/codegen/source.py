@@ -30,8 +30,6 @@ from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.namespaces import HELPERS
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["Source", "noted", "summary", "to_source"]
-
 _RESERVED = "params CONSTANTS Outputs Array NamedTuple Path load_file load_params jax jnp lax nn random np annotations"
 
 
@@ -211,6 +209,7 @@ def _imports(body: str) -> str:
 
 
 def bind_argument(printer: Printer, tree: object, expression: ast.expr) -> None:
+    """Name the values in a tree of arguments by the expression that an argument is."""
     if isinstance(tree, Variable):
         printer.names.expressions[tree] = expression
     elif isinstance(tree, list | tuple):

@@ -16,22 +16,6 @@ import numpy as np
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs import Parameters
 
-__all__ = [
-    "Call",
-    "Item",
-    "Layer",
-    "Leaf",
-    "Loop",
-    "Module",
-    "Op",
-    "Option",
-    "Tie",
-    "Weight",
-    "makers_of",
-    "present",
-    "readers_of",
-]
-
 Option: TypeAlias = "bool | int | float | str | tuple[Option, ...] | None"
 """What the constructor of a layer is called with."""
 

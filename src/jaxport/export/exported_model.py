@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from jaxport.export.functions import FunctionCall
     from jaxport.export.passes import PassReport
 
-__all__ = ["ExportedModel"]
-
 
 @dataclass(eq=False, repr=False)
 class ExportedModel:

@@ -22,8 +22,6 @@ import onnx_ir as ir
 
 from jaxport.graph.editing import Dim, constant_of, dims_of, is_op, permutation, source
 
-__all__ = ["Layout", "PermutedValues", "Region", "inverse", "moves_only_ones", "permuted"]
-
 Layout = tuple[int, ...]
 """A permutation `p` of a value: axis `i` of the value is axis `p[i]` of its stored form, so the value is
 `Transpose(stored, perm=p)`."""

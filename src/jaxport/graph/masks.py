@@ -14,8 +14,6 @@ from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.matching import Axis, Part, Seen
 from jaxport.onnx_facts import SELECTIONS
 
-__all__ = ["HIDDEN", "LOW", "Axes", "Mask", "additive", "hiding"]
-
 #: The bias that hides a score, and the largest number that counts as hiding it.
 HIDDEN, LOW = -1e30, -1e9
 

@@ -16,17 +16,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
-__all__ = [
-    "Chain",
-    "PlacedOperation",
-    "call_numbers",
-    "called",
-    "common",
-    "listed_paths",
-    "separated",
-    "unnumbered_paths",
-]
-
 Chain = tuple[str, ...]
 """The paths of the modules around something, from the outside in."""
 

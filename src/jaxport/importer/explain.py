@@ -23,8 +23,6 @@ from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Recorded, Step
 from jaxport.printable import Shown, printable, printable_lines
 
-__all__ = ["GraphExplanation", "Phase", "explain", "summary"]
-
 LONGEST_VALUE = 60
 _OWN = "jaxport.importer.ops."
 

@@ -20,8 +20,6 @@ from jaxport.importer.tensors.weights import Weights
 from jaxport.importer.values.host import Key, RuntimeValue, Tensor
 from jaxport.jaxprs import Array
 
-__all__ = ["ImportedProgram", "in_model_order", "rebuilt", "with_states"]
-
 
 class ImportedProgram(Protocol):
     """A function of the inputs of a model, and the graph that it computes.

@@ -9,8 +9,6 @@ from dataclasses import dataclass, fields
 
 from jaxport.errors import InvalidArgument, ModelError
 
-__all__ = ["Budget", "Limits", "budget", "budget_in_force"]
-
 
 @dataclass(frozen=True)
 class Limits:

@@ -18,18 +18,6 @@ from jaxport.importer.values.stored import originals
 from jaxport.onnx_facts import ELEMENTWISE, MEASURES, POOLS, SELECTIONS, SOFTMAXES, VIEWS
 from jaxport.printable import printable
 
-__all__ = [
-    "NodeModule",
-    "NodePlace",
-    "Parameters",
-    "Scope",
-    "call_in_name",
-    "has_place",
-    "module_tree",
-    "scopes_by_node",
-    "scopes_of",
-]
-
 Scope = tuple[str, str]
 """The path of a module and the name of its type, which is empty if the exporter did not keep it."""
 

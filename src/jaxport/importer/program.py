@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from jaxport.codegen.printing import AnySource, CrateSource, ModuleSource, Source
     from jaxport.verify.report import Report
 
-__all__ = ["Program", "from_onnx"]
-
 
 @takes(
     "from_onnx",

@@ -18,8 +18,6 @@ from jaxport.importer.parts import cycles, in_order
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.values.stored import originals
 
-__all__ = ["Item", "Nested", "Segment", "arranged", "calls_of_modules", "segments"]
-
 
 @dataclass(frozen=True, eq=False)
 class Segment:

@@ -24,8 +24,6 @@ from jaxport.importer.tensors.roles import TRAINABLE
 from jaxport.importer.values.stored import is_uniform, originals
 from jaxport.onnx_facts import KERNEL_PRODUCTS, MATRIX_PRODUCTS
 
-__all__ = ["Ties", "untie"]
-
 Ties = Literal["auto", "keep", "none"] | Collection[str]
 """What is tied: what an author may have tied, what the file stores once, nothing, or only the tensors of these names."""
 

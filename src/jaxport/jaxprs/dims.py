@@ -22,23 +22,6 @@ from jaxport.jaxprs.aliases import Dim, SymbolicDim
 from jaxport.jaxprs.dim_text import Expression, parse, symbols
 from jaxport.jaxprs.releases import InconclusiveDimensionOperation
 
-__all__ = [
-    "CHECKS_OF_SIZES",
-    "DECISIONS_ON_SIZES",
-    "all_static",
-    "constraints_of",
-    "evaluate",
-    "is_broken",
-    "is_static",
-    "known",
-    "label",
-    "rounded_down",
-    "same",
-    "shapes_differ",
-    "static",
-    "surely_differ",
-]
-
 Number = TypeVar("Number")
 """Integers, dims, or objects with the operators of integers."""
 

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-__all__ = ["IdentityMap", "IdentitySet", "is_lent", "owned"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 

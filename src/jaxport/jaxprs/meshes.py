@@ -35,23 +35,6 @@ from jaxport.jaxprs.releases import (
 from jaxport.jaxprs.rewrite import Rewriting, evaluated, fresh, itself, literals, with_operands
 from jaxport.jaxprs.walk import bodies, interpret, with_equations
 
-__all__ = [
-    "NO_MESH",
-    "abstract_mesh",
-    "automatic_mesh",
-    "explicit_mesh",
-    "in_body_of",
-    "is_on_mesh",
-    "local_type",
-    "mesh_of_devices",
-    "of_no_mesh",
-    "on_automatic_axes",
-    "on_host",
-    "run_on_mesh",
-    "without_explicit_axes",
-    "without_meshes",
-]
-
 Result = TypeVar("Result")
 
 NO_MESH = Mesh(np.empty((), object), ())

@@ -23,8 +23,6 @@ from jaxport.jaxprs.releases import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn,
 from jaxport.jaxprs.rewrite import inlined, literals
 from jaxport.jaxprs.walk import Location, bodies
 
-__all__ = ["Choice", "Tap", "tapped"]
-
 
 @dataclass(frozen=True)
 class Tap:

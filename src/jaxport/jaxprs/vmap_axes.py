@@ -24,18 +24,6 @@ from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS
 from jaxport.jaxprs.releases import JaxprEqn, source_info_util
 from jaxport.jaxprs.rewrite import inlined, traced, with_operands
 
-__all__ = [
-    "RECORDS_OF_VMAP",
-    "Levels",
-    "Mapped",
-    "axes_of_batches",
-    "borne_by",
-    "records_of",
-    "spread",
-    "transforms_of",
-    "with_record",
-]
-
 Levels = tuple[tuple[tuple[int | None, ...], tuple[int | None, ...]], ...]
 
 # The shape of a value for one example, and the axis of the batch; None if all examples share it.

@@ -18,25 +18,6 @@ from typing import Any, NamedTuple, TypeVar
 from jaxport.jaxprs.aliases import Parameters
 from jaxport.jaxprs.releases import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed, named
 
-__all__ = [
-    "Location",
-    "Read",
-    "bodies",
-    "bodies_within",
-    "equations_run",
-    "equations_within",
-    "interpret",
-    "map_jaxprs",
-    "needed_equations",
-    "producers",
-    "reached",
-    "readers",
-    "replace_bodies",
-    "used_variables",
-    "variables",
-    "with_equations",
-]
-
 Value = TypeVar("Value")
 
 Location = tuple[int, ...]

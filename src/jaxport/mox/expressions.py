@@ -31,8 +31,6 @@ from jaxport.mox.substitution.replacement import Factory
 from jaxport.mox.substitution.unrolling import unrolled
 from jaxport.printable import shown
 
-__all__ = ["Match", "Mox", "Query", "Selection", "factory", "load", "loads", "query", "sub", "unpickled"]
-
 
 class Mox(TracedProgram):
     """A program as a tree of module calls: callable and immutable.

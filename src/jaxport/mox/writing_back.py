@@ -21,8 +21,6 @@ from jaxport.mox.programs.tree import Node
 from jaxport.mox.querying.calls import REPLACED, REWRITTEN
 from jaxport.mox.substitution.copying import copied, taken_apart
 
-__all__ = ["write_back"]
-
 Model = TypeVar("Model")
 
 

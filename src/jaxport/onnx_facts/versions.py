@@ -6,8 +6,6 @@ from collections.abc import Collection
 
 from jaxport.onnx_facts import schema
 
-__all__ = ["COMPARED", "REDEFINED", "means_the_same"]
-
 #: The newest opset whose operators were compared with their older versions; a newer version is taken for another operator.
 COMPARED = 28
 

@@ -23,8 +23,6 @@ from jaxport.jaxprs.dim_text import parse, symbols
 from jaxport.sizes.integers import TooMany, has_solution
 from jaxport.sizes.sums import Key, SizeSum, ends, expression_sum, extremes, known, substituted
 
-__all__ = ["SizeComparison", "is_at_least"]
-
 MOST_CASES = 512
 """Combinations of what minima, maxima and comparisons are in a question that is answered."""
 

@@ -13,8 +13,6 @@ from itertools import product
 
 from jaxport.sizes.sums import Key, SizeSum
 
-__all__ = ["TooMany", "has_solution"]
-
 MOST_STEPS = 4000
 """Eliminations after which nothing is decided."""
 MOST_CONSTRAINTS = 400

@@ -13,20 +13,6 @@ from itertools import product
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs.dim_text import Expression, parse
 
-__all__ = [
-    "Extreme",
-    "Key",
-    "SizeSum",
-    "ends",
-    "expression_sum",
-    "extremes",
-    "known",
-    "only_name",
-    "quotient",
-    "size_sum",
-    "substituted",
-]
-
 Key = Hashable
 """What stands for an integer: the name of a size, a quotient, a minimum, or a tuple of these, which is their product."""
 

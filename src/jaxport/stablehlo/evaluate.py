@@ -24,8 +24,6 @@ from jaxport.stablehlo.registry import CONTEXT, definitions
 from jaxport.stablehlo.scopes import ScopeCall, segments
 from jaxport.stablehlo.tree import Attributes, HloBody, HloModule, HloOperation, TensorType, Value
 
-__all__ = ["HloWalk", "refusals"]
-
 source_info_util.register_exclusion(__file__)
 
 Values = MutableMapping[int, Value]

@@ -16,8 +16,6 @@ from jaxport.errors import Refusal, ValueNotKnown
 from jaxport.jaxprs import Dim, InconclusiveDimensionOperation, PythonFunction
 from jaxport.stablehlo.tree import HloOperation, TensorType, Value
 
-__all__ = ["FEW", "MOST", "as_jax", "compute", "dims_of", "is_known", "sizes_of"]
-
 MOST, FEW = 1024, 16
 """The most elements of values that are computed here, and of those that are sizes."""
 

@@ -17,8 +17,6 @@ from jaxport.jaxprs import Dim, PythonFunction
 from jaxport.stablehlo import host
 from jaxport.stablehlo.tree import HloBody, HloModule, HloOperation, Value
 
-__all__ = ["Counted", "counted", "scan"]
-
 
 @dataclass(frozen=True)
 class Counted:

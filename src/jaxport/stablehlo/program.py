@@ -32,8 +32,6 @@ from jaxport.stablehlo.reading import BYTECODE, read_module
 from jaxport.stablehlo.scopes import ConstantUse, modules_of, untie, uses_of_constants
 from jaxport.stablehlo.tree import HloModule, TensorType
 
-__all__ = ["HloProgram", "from_stablehlo", "is_stablehlo", "program_of"]
-
 source_info_util.register_exclusion(__file__)
 
 PARAMETER = 2

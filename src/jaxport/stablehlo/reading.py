@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from jaxport.stablehlo.tree import Kind
 
-__all__ = ["BYTECODE", "dtype_of", "read_module"]
-
 BYTECODE = b"ML\xefR"
 _BYTECODE = "the bytecode"
 DEEPEST_TEXT = 256

@@ -18,8 +18,6 @@ from jaxport.jaxprs import PythonFunction
 from jaxport.stablehlo.reading import read_module
 from jaxport.stablehlo.tree import HloBody, HloModule, HloOperation, TensorType, canonical
 
-__all__ = ["first_extreme", "function", "monoid", "of_sizes", "returned_argument", "sort_keys"]
-
 _MONOIDS: dict[str, PythonFunction] = {
     "stablehlo.add": lax.add,
     "stablehlo.multiply": lax.mul,

@@ -10,8 +10,6 @@ from functools import cached_property
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import PythonFunction
 
-__all__ = ["CONTEXT", "Definition", "define", "definitions", "plain", "stablehlo_op"]
-
 CONTEXT = frozenset({"result", "results", "regions", "context"})
 """Keywords that are no attributes: the type of the first result, the types of all, the regions as functions, and the walk."""
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from jaxport.importer.modules import NodeModule
 from jaxport.stablehlo.tree import HloBody, HloModule, HloOperation
 
-__all__ = ["ConstantUse", "ScopeCall", "modules_of", "segments", "untie", "uses_of_constants"]
-
 
 @dataclass(eq=False)
 class ScopeCall:

@@ -12,18 +12,6 @@ from jaxport.errors import ModelError
 from jaxport.importer.limits import Limits
 from jaxport.jaxprs import Array
 
-__all__ = [
-    "Attributes",
-    "HloBody",
-    "HloFunction",
-    "HloModule",
-    "HloOperation",
-    "Kind",
-    "TensorType",
-    "Value",
-    "canonical",
-]
-
 Value = Array
 """What an operation computes with: an array of JAX, a known one of NumPy, a tuple, or None for a token."""
 Attributes = Mapping[str, Any]

@@ -10,8 +10,6 @@ import jax
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Dim, Parameters, dims
 
-__all__ = ["arrays_and_sizes", "is_shape"]
-
 
 def is_shape(value: object) -> bool:
     """Whether a value says the shape of an input, and not the input.

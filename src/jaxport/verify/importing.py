@@ -35,8 +35,6 @@ from jaxport.verify.running import DRAWN, Run, Sampling, Sides, arguments
 LONGEST_COMPILED = 5000
 """The most operations of a program that is compiled for one call."""
 
-__all__ = ["Comparison", "caller", "sample", "verify_program"]
-
 
 @takes(
     "verify",

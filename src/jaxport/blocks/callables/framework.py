@@ -14,21 +14,6 @@ from jaxport.blocks.block import freeze
 from jaxport.blocks.callables.values import is_array
 from jaxport.jaxprs import Module, Parameters, PythonFunction
 
-__all__ = [
-    "LIBRARIES",
-    "CallRecorder",
-    "Framework",
-    "Leaf",
-    "Lifted",
-    "Look",
-    "OwnPlace",
-    "Prepare",
-    "Snapshot",
-    "package_of",
-    "public_name",
-    "static_items",
-]
-
 ModuleType = TypeVar("ModuleType")
 """What a framework's modules are."""
 

@@ -13,8 +13,6 @@ import jax
 from jaxport.blocks.callables.places import Types, joined
 from jaxport.jaxprs import Parameters
 
-__all__ = ["argument_values", "dotted", "leaf_paths", "output_paths", "signature_of", "unused"]
-
 
 def argument_values(
     signature: inspect.Signature | None, args: Sequence[object], kwargs: Parameters

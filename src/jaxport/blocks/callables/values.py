@@ -25,19 +25,6 @@ from jaxport import jaxprs
 from jaxport.jaxprs import Array, TreeDef
 from jaxport.jaxprs.identity import IdentityMap, IdentitySet
 
-__all__ = [
-    "CallPart",
-    "Exchange",
-    "NamedArrays",
-    "children",
-    "collect",
-    "contents",
-    "is_array",
-    "is_tracer",
-    "is_value",
-    "twin",
-]
-
 _MUTABLE = {list: enumerate, dict: dict.items, OrderedDict: dict.items, defaultdict: dict.items}
 
 

@@ -18,8 +18,6 @@ from jax.export import is_symbolic_dim
 
 from jaxport.jaxprs import Array, Dim, InconclusiveDimensionOperation, PythonFunction, source_info_util
 
-__all__ = ["OPEN_SIZES"]
-
 source_info_util.register_exclusion(__file__)
 
 

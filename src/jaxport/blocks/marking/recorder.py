@@ -25,8 +25,6 @@ from jaxport.jaxprs import Array, Module, PythonFunction, of_one_trace, source_i
 from jaxport.jaxprs.identity import IdentityMap, IdentitySet
 from jaxport.jaxprs.meshes import explicit_mesh, on_automatic_axes
 
-__all__ = ["Boundary", "Operators", "Recorder", "calls_left"]
-
 source_info_util.register_exclusion(__file__)
 
 _LEFT = "__jaxport_calls__"

@@ -18,19 +18,6 @@ from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Module, PythonFunction, source_info_util
 from jaxport.jaxprs.identity import IdentityMap
 
-__all__ = [
-    "BOUNDARY",
-    "Patch",
-    "TargetSelection",
-    "bound_again",
-    "class_boundaries",
-    "function_patches",
-    "method_patches",
-    "public_methods",
-    "resolve_target",
-    "selection",
-]
-
 source_info_util.register_exclusion(__file__)
 
 # An owner, the name of an attribute, and a function from its value to the replacement.

@@ -23,8 +23,6 @@ from jaxport.blocks.marking.targets import Patch, class_boundaries, function_pat
 from jaxport.jaxprs import CHECKS_OF_SIZES, DECISIONS_ON_SIZES, source_info_util
 from jaxport.jaxprs.vmap_axes import RECORDS_OF_VMAP
 
-__all__ = ["Patches", "activation", "comparing_sizes", "current_recorder", "loaded_frameworks", "patched", "target_of"]
-
 # The frames of this package are not the user's: jax leaves them out of the source lines that it keeps.
 source_info_util.register_exclusion(__file__)
 

@@ -19,8 +19,6 @@ from jaxport.cli.files import as_given
 from jaxport.cli.terminal.output import log_error, settings
 from jaxport.errors import InvalidArgument, JaxportError, Unsupported
 
-__all__ = ["in_options", "report"]
-
 _FLAGS = frozenset({"--double-precision", "--strict"})
 _OPTIONS = {
     "atol": "--atol", "avoid": "--avoid", "checks": "--checks", "constraints": "--constraint",

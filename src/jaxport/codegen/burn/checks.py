@@ -37,16 +37,6 @@ from jaxport.jaxprs.dim_text import symbols
 from jaxport.jaxprs.dims import evaluate
 from jaxport.sizes.conditions import SizeComparison
 
-__all__ = [
-    "CHECK_HELPERS",
-    "check_statement",
-    "check_text",
-    "element_statements",
-    "panicking",
-    "size_check",
-    "sizes_in_rust",
-]
-
 CHECK_HELPERS = (
     "check_at_least",
     "check_cache",

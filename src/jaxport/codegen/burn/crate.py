@@ -40,8 +40,6 @@ from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs.identity import IdentityMap
 
-__all__ = ["Crate", "names_in_use", "to_crate", "types_in_scope"]
-
 SHORT = 4
 """Layers of a sequence that are fields of the structure around it; more are a structure of their own."""
 

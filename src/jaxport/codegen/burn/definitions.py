@@ -33,8 +33,6 @@ from jaxport.codegen.rust.tree import (
 )
 from jaxport.codegen.writing.initial_values import Start
 
-__all__ = ["Struct", "default_of", "modules_in", "parameter", "snake_case"]
-
 MAKES = "Makes the module with new weights."
 
 

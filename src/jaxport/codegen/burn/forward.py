@@ -52,8 +52,6 @@ from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["RustCalls"]
-
 
 @dataclass
 class RustCalls:

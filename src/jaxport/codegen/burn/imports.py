@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-__all__ = ["NAMES", "imports", "used"]
-
 _LAYERS = (
     "BatchNorm Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d Dropout Embedding GroupNorm Gru LayerNorm "
     "Linear Lstm MultiHeadAttention PaddingConfig1d PaddingConfig2d PaddingConfig3d RmsNorm"

@@ -29,8 +29,6 @@ from jaxport.codegen.tree import Layer
 from jaxport.codegen.writing.dialect import Constructor, Field, LayerLibrary
 from jaxport.importer.values.dtypes import canonical
 
-__all__ = ["BURN", "accepts", "forward", "layer_type"]
-
 DEFAULTS = {
     "stride": 1,
     "dilation": 1,

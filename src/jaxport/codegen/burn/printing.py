@@ -59,8 +59,6 @@ from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["Structs"]
-
 MOST_TOGETHER = 4
 """Results of a model that are a tuple; more are a structure with names."""
 

@@ -23,8 +23,6 @@ from jaxport.errors import SaveError
 from jaxport.files import checked_path, publish_all
 from jaxport.importer.tensors.origins import ORIGINS, WeightOrigin, stored
 
-__all__ = ["CrateSource", "crate_source", "weights_text"]
-
 MARK = "Written by jaxport"
 """The words in each generated file of text."""
 WEIGHTS = "model.safetensors"

@@ -52,8 +52,6 @@ from jaxport.importer.values.recording import (
 from jaxport.jaxprs import PythonFunction
 from jaxport.jaxprs.identity import IdentityMap
 
-__all__ = ["Functions", "StepPrinter"]
-
 Environment = IdentityMap[Variable | HostValue, Any]
 """The values of variables and of large constants."""
 OF_FEW_BITS = ("helper.to_power_of_two",)

@@ -21,21 +21,6 @@ from jaxport.importer.traced.zero_sizes import size_text
 from jaxport.importer.values.host import Dim, is_dim
 from jaxport.jaxprs.dim_text import Expression, parse, symbols
 
-__all__ = [
-    "DTYPES",
-    "HELD",
-    "NotPrintable",
-    "TypedValue",
-    "dtype_name",
-    "held",
-    "is_complex",
-    "is_narrow",
-    "kind_of",
-    "rank_of",
-    "size_node",
-    "tensor_type",
-]
-
 DTYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
     "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",

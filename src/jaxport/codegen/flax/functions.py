@@ -11,8 +11,6 @@ from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.namespaces import lax
 from jaxport.importer.values.recording import Step
 
-__all__ = ["FUNCTIONS"]
-
 
 def _max_pool(step: Step) -> Step | None:
     """`lax.reduce_window(x, -inf, lax.max, …)` is `nnx.max_pool(x, …)`."""

@@ -30,8 +30,6 @@ from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import HostValue, has_stand_ins, is_dim
 from jaxport.importer.values.recording import Function, Recordable, Step, Variable
 
-__all__ = ["Printer", "with_inferred_size"]
-
 _OPERATORS: dict[str, type[ast.operator]] = {
     "+": ast.Add,
     "-": ast.Sub,

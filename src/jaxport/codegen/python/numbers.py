@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 
-__all__ = ["activations_of", "text_of", "with_differences"]
-
 ACTIVATIONS = frozenset(
     "nn.relu nn.relu6 nn.sigmoid nn.silu nn.gelu nn.elu nn.selu nn.celu nn.leaky_relu nn.softplus nn.soft_sign nn.mish "
     "nn.hard_swish nn.hard_sigmoid nn.hard_tanh nn.log_sigmoid jnp.tanh".split()

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from jaxport.codegen.writing.literals import attribute, call, name
 from jaxport.importer.names import unique
 
-__all__ = ["Outlined", "outlined"]
-
 LONGEST = 24
 """Statements of a function at most."""
 FEWEST_SAVED = 8

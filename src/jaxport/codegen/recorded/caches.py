@@ -23,8 +23,6 @@ from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.namespaces import jnp
 from jaxport.jaxprs.dims import max_dim
 
-__all__ = ["cached_attention"]
-
 INPUTS = (
     "query", "key", "value", "past_key", "past_value", "seqlens_k", "total", "cos", "sin", "position_ids", "bias", "sink",
     "k_scale", "v_scale", "q_norm", "k_norm", "query_seqlens",
@@ -66,6 +64,7 @@ def cache_mask(at: Tensor, past: Tensor, total: Host, *, window: int = 0) -> Ten
 
 @op(DOMAIN, "CacheUpdate")
 def cache_update(past: Tensor, rows: Tensor, starts: Tensor, total: Host) -> Tensor:
+    """Return a cache with new rows behind those that it has."""
     return with_rows(past, rows, starts, total.item())
 
 

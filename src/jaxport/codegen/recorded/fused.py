@@ -44,8 +44,6 @@ from jaxport.importer.traced.recorded_program import RecordedProgram, arguments,
 from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import HostValue
 
-__all__ = ["record_fused"]
-
 FUSIONS = (
     identities,
     choices,

@@ -47,8 +47,6 @@ from jaxport.importer.resolving.registry import op
 from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.namespaces import cast, nn
 
-__all__ = ["DOMAIN", "attention", "gated", "gelu"]
-
 DOMAIN = "jaxport"
 """The domain of the operators that files do not have."""
 
@@ -79,6 +77,7 @@ def dot_product_attention(
     scale: float | None = None,
     softcap: float | None = None,
 ) -> Tensor:
+    """Return attention as the call of JAX that computes it."""
     is_half = query.dtype == np.float16
     if is_half:  # XLA does not compile JAX's function in float16 for CPUs; it computes scores in float32 anyway
         query, key, value = (cast(x, np.float32) for x in (query, key, value))

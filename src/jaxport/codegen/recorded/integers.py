@@ -16,11 +16,10 @@ from jaxport.importer.resolving.registry import op
 from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.namespaces import cast, jnp
 
-__all__ = ["integer_products"]
-
 
 @op(DOMAIN, "DynamicallyQuantizedMatMul")
 def dynamically_quantized_matmul(x: Tensor, kernel: Tensor, scale: Tensor, zero_point: Tensor | None = None) -> Tensor:
+    """Return a product with a kernel of integers, for which the other factor is quantized as the model runs."""
     columns, shift = as_int8(kernel)
     zeros = None
     if shift or not is_zero(zero_point):

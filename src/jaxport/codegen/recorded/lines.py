@@ -10,8 +10,6 @@ import onnx_ir as ir
 from jaxport.graph.editing import dims_of, is_op, operand, permutation, source
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 
-__all__ = ["convolved_lines"]
-
 
 def convolved_lines(model: ir.Model) -> str:
     """Write convolutions of images of one row, or of one column, as those of lines."""

@@ -15,8 +15,6 @@ from jaxport.codegen.rewriting.steps import readers_of, variables, with_nested
 from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.recording import map_leaves
 
-__all__ = ["simplified"]
-
 
 def simplified(recorded: RecordedProgram) -> RecordedProgram:
     """Return a recorded program that computes the same with fewer operations.

@@ -11,8 +11,6 @@ import onnx_ir as ir
 from jaxport.graph.editing import dims_of, is_op, operand, source
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 
-__all__ = ["weights_second"]
-
 
 def weights_second(model: ir.Model) -> str:
     """Write products with a parameter before an activation as layers: with the parameter, transposed, behind it."""

@@ -17,8 +17,6 @@ from jaxport.graph.facts.operators import RULES
 from jaxport.importer.values.host import HostValue, Shape, is_dim
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["diagonal_of", "is_never_negative_zero", "triangle_of", "truth_of"]
-
 OPERATORS: Mapping[str, str] = {
     "+": "Add", "-": "Sub", "*": "Mul", "/": "Div", "%": "Mod", "<": "Less", "<=": "LessOrEqual", ">": "Greater",
     ">=": "GreaterOrEqual", "==": "Equal", "!=": "Equal", "&": "And", "jnp.logical_and": "And", "~": "Not", "jnp.logical_not": "Not",

@@ -39,8 +39,6 @@ from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Form, Step, Variable
 from jaxport.jaxprs import Parameters
 
-__all__ = ["VIEWS", "Bindings", "Pattern", "StepPattern", "bindings", "inner_steps", "names", "pattern", "view"]
-
 Bindings = Parameters
 """What the names of a pattern stand for."""
 

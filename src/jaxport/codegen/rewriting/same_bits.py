@@ -30,8 +30,6 @@ from jaxport.codegen.rewriting.steps import REARRANGING, in_place
 from jaxport.importer.values.host import Dim, HostValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["SAME_BITS"]
-
 SAME_BITS = RuleTable()
 
 LARGEST_TERM = 1 << 20

@@ -47,8 +47,6 @@ from jaxport.importer.values.host import Dim, HostValue
 from jaxport.importer.values.recording import Form, Function, Step, Variable, map_leaves
 from jaxport.jaxprs import PythonFunction
 
-__all__ = ["Rule", "RuleTable", "StepRewriting", "Value"]
-
 Value = Variable | HostValue
 
 Structural = TypeVar("Structural", bound=PythonFunction)

@@ -36,8 +36,6 @@ from jaxport.codegen.rust.tree import (
 )
 from jaxport.importer.names import unique
 
-__all__ = ["live", "own"]
-
 Binders = dict[str, Let | For | RustFunction]
 """What binds each name: of a parameter, the function."""
 

@@ -47,8 +47,6 @@ from jaxport.codegen.rust.tree import (
     walk,
 )
 
-__all__ = ["LAYOUT", "expression_text", "formatted", "function_text", "number_text", "quoted"]
-
 LAYOUT = {"use_small_heuristics": "Max"}
 """The options of rustfmt: a call or a chain of methods is one line if it fits into one."""
 _PRECEDENCE = {

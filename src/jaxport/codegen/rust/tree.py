@@ -23,50 +23,6 @@ import numpy as np
 from jaxport.codegen import nodes
 from jaxport.importer.values.host import Dim
 
-__all__ = [
-    "Array",
-    "Binary",
-    "Borrow",
-    "Braces",
-    "Closure",
-    "ExpressionStatement",
-    "FieldAccess",
-    "For",
-    "Identifier",
-    "IfElse",
-    "Index",
-    "Invocation",
-    "Let",
-    "Literal",
-    "Method",
-    "Number",
-    "Return",
-    "RustExpression",
-    "RustFunction",
-    "RustNode",
-    "RustRange",
-    "RustStatement",
-    "Slices",
-    "Structure",
-    "Try",
-    "Tuple",
-    "Unary",
-    "Vector",
-    "While",
-    "Zipped",
-    "clone",
-    "constant",
-    "has_name",
-    "method",
-    "names",
-    "path_call",
-    "place",
-    "returned_at_once",
-    "rewrite_parts",
-    "rewritten",
-    "walk",
-]
-
 Node = TypeVar("Node", bound="RustNode")
 
 

@@ -16,8 +16,6 @@ from jaxport.codegen.rewriting.steps import REARRANGING, leaf_key, reads, rename
 from jaxport.codegen.tree import Op
 from jaxport.importer.values.recording import Step, Variable, map_leaves
 
-__all__ = ["operators"]
-
 
 def operators(steps: Iterable[Step], result: object, weights: Collection[Variable] = ()) -> tuple[list[Op], object]:
     """Return the steps that a result needs, equal ones once; and the result in terms of them.

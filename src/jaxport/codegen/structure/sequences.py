@@ -19,8 +19,6 @@ from jaxport.codegen.rewriting.steps import REARRANGING, renamed
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["Elements", "elements_of", "in_place", "rearranges", "sequence_of"]
-
 LONGEST = 3
 """Digits of a number at most: one element of a large number would be a long list."""
 MOST_MISSING = 2

@@ -43,8 +43,6 @@ from jaxport.codegen.writing.statements import (
 from jaxport.importer.names import identifier
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["CallPrinter"]
-
 Expression = TypeVar("Expression")
 Statement = TypeVar("Statement")
 

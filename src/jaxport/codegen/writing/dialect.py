@@ -14,22 +14,6 @@ from jaxport.codegen.tree import Layer, Option
 from jaxport.codegen.writing.literals import call, number
 from jaxport.importer.values.recording import Step
 
-__all__ = [
-    "Constructor",
-    "Dialect",
-    "Field",
-    "LayerLibrary",
-    "SequenceForm",
-    "constant",
-    "for_all_axes",
-    "in_runs",
-    "keywords",
-    "listed",
-    "sized",
-    "with_role",
-    "without_defaults",
-]
-
 Expression = TypeVar("Expression")
 Tree = TypeVar("Tree", bound=ast.AST)
 

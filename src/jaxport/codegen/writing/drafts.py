@@ -16,9 +16,6 @@ from jaxport.codegen.tree import Module
 from jaxport.codegen.writing.fields import Fields, last_word
 from jaxport.importer.values.host import HostValue
 
-__all__ = ["Draft", "grouped", "plain_name", "with_arguments", "with_functions"]
-
-
 Expression = TypeVar("Expression", bound=TreeNode)
 Method = TypeVar("Method", bound=TreeNode)
 

@@ -20,8 +20,6 @@ from jaxport.codegen.writing.dialect import Dialect, constant
 from jaxport.codegen.writing.literals import call, dtype_expression
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["Start", "begun", "filled", "starts"]
-
 Start = Literal["zeros", "ones", "random"]
 
 

@@ -17,8 +17,6 @@ from jaxport.codegen.writing.size_names import SizeStatement
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["Language"]
-
 Expression = TypeVar("Expression")
 Statement = TypeVar("Statement")
 

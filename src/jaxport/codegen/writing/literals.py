@@ -17,22 +17,6 @@ from jaxport.importer.values.dtypes import STRING
 from jaxport.importer.values.host import Dim, HostValue, is_dim
 from jaxport.jaxprs.dim_text import Expression, parse
 
-__all__ = [
-    "LARGEST_LITERAL",
-    "attribute",
-    "call",
-    "comment",
-    "dim_expression",
-    "dtype_expression",
-    "is_made",
-    "literal",
-    "name",
-    "number",
-    "plain",
-    "restored",
-    "storable",
-]
-
 SHORTEST_UNIFORM = 4
 """Equal elements up to which an array is a literal."""
 LARGEST_LITERAL = 16

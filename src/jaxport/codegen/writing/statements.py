@@ -13,27 +13,6 @@ from jaxport.codegen.writing.fields import Fields, table_name
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = [
-    "KEPT",
-    "LONGEST_DISTANT",
-    "LONGEST_INLINE",
-    "CellText",
-    "SizeName",
-    "attending",
-    "begin_in",
-    "direct_operands",
-    "items_of_rounds",
-    "listed_parts",
-    "lowered",
-    "names_of_parts",
-    "parts_by_place",
-    "plural",
-    "replaced_inputs",
-    "same_tensor",
-    "singular",
-    "stored_as",
-]
-
 
 def lowered(text: str) -> str:
     """Return a name as variables have it.

@@ -9,8 +9,6 @@ import onnx_ir as ir
 from jaxport.errors import ExportError
 from jaxport.graph.editing import bodies, operator_name, roots
 
-__all__ = ["check_scopes", "unseen"]
-
 
 def check_scopes(model: ir.Model) -> None:
     """Check that each value a graph uses is its own, or one of the graphs around it, and made before it is used.

@@ -13,19 +13,6 @@ from jaxport.errors import InvalidArgument
 from jaxport.export.precision.dense import Int8
 from jaxport.export.precision.int4_levels import Int4, quantized, rounding_error
 
-__all__ = [
-    "FLOAT32",
-    "PRECISIONS",
-    "Border",
-    "Chosen",
-    "Named",
-    "Precision",
-    "PrecisionName",
-    "named",
-    "recorded",
-    "refuse",
-]
-
 
 @dataclass(frozen=True)
 class Precision:

@@ -18,8 +18,6 @@ from jaxport.jaxprs import dims
 if TYPE_CHECKING:
     from jaxport.export.emit.emitter import Emitter
 
-__all__ = ["conditions"]
-
 
 def conditions(op: Emitter, position: Value) -> list[Value] | None:
     """Return the booleans of which `position` is the first that holds, or the first of all if none does; None if it is not."""

@@ -18,8 +18,6 @@ from jaxport.export.emit.value import Value, beside
 if TYPE_CHECKING:
     from jaxport.export.emit.emitter import Emitter
 
-__all__ = ["corrected"]
-
 
 def corrected(op: Emitter, condition: Value, changed: Value, plain: Value) -> Value | None:
     """Return `where(condition, changed, plain)` if it is a floor division or a remainder, else None.

@@ -13,8 +13,6 @@ from jaxport.graph.editing import Dim
 from jaxport.graph.facts.forms import ALWAYS, NEVER, Band, Form, form_of, uniform
 from jaxport.sizes.sums import SizeSum, size_sum
 
-__all__ = ["LONGEST", "End", "Facts", "Number", "Operand", "SeenNode", "of_constant"]
-
 Number = float | int | bool
 End = SizeSum | float
 """An end of an interval: of integers a polynomial of sizes, of floats a number."""

@@ -11,8 +11,6 @@ from jaxport.graph.editing import Dim
 from jaxport.sizes.conditions import is_at_least
 from jaxport.sizes.sums import SizeSum, size_sum
 
-__all__ = ["ALWAYS", "NEVER", "ZERO", "Band", "Form", "divided", "form_of", "uniform", "unit"]
-
 ZERO = size_sum(0)
 
 

@@ -17,8 +17,6 @@ from jaxport.graph.facts.operators import RULES
 from jaxport.onnx_facts import ARITHMETIC, COMPARISONS, SELECTIONS, VIEWS
 from jaxport.sizes.sums import SizeSum, size_sum
 
-__all__ = ["LARGEST", "Knowledge", "follow", "of_sizes"]
-
 Key = TypeVar("Key")
 
 LARGEST = 1 << 22

@@ -20,8 +20,6 @@ from jaxport.onnx_facts import RESHAPING
 from jaxport.sizes.conditions import is_at_least
 from jaxport.sizes.sums import SizeSum, size_sum
 
-__all__ = ["MOVES", "Places", "places_of"]
-
 Places = Sequence[Form | None]
 """For each axis of an operand, the index along it as a function of the index of the result; None if it is none."""
 

@@ -47,8 +47,6 @@ from jaxport.graph.facts.functions import (
 from jaxport.graph.facts.moves import MOVES
 from jaxport.graph.facts.truth import band_over, both, chosen, comparison, either, is_infinite, is_nan, opposite_of
 
-__all__ = ["RULES"]
-
 Rule = Callable[[SeenNode], Facts]
 
 _NUMBERS: Mapping[str, Callable[..., Number]] = {

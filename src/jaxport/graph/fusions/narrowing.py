@@ -29,8 +29,6 @@ from jaxport.graph.editing import (
 from jaxport.graph.fusing import Builder, is_view
 from jaxport.onnx_facts import ELEMENTWISE, RESHAPING
 
-__all__ = ["Narrowing"]
-
 #: The operand, the widths and the value of a Pad; a further input says along which axes.
 MOST_INPUTS = 3
 

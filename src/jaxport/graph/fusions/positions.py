@@ -42,8 +42,6 @@ from jaxport.onnx_facts import ARITHMETIC, LOOKUPS, RESHAPING, VIEWS
 from jaxport.sizes.conditions import is_at_least
 from jaxport.sizes.sums import quotient, size_sum
 
-__all__ = ["positions"]
-
 PLAIN = VIEWS | ARITHMETIC | {"Cast", "Neg"} | {"Range"}
 """Operators that compute positions as a person would."""
 GIVEN = ("ConstantOfShape", "Shape", "Size")

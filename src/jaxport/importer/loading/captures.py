@@ -10,8 +10,6 @@ import onnx_ir as ir
 
 from jaxport.graph.editing import Namer, subgraphs
 
-__all__ = ["Captures"]
-
 MOST_PASSED = 2**20
 """The most inputs that calls get: functions of a model that would need more keep their constants."""
 LONGEST = 200

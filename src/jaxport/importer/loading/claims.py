@@ -10,8 +10,6 @@ import onnx_ir as ir
 
 from jaxport.onnx_facts import ROLES, STATE_DICT
 
-__all__ = ["Role", "claims", "state_dict_names", "with_claims"]
-
 Role = Literal["parameter", "statistic", "constant"]
 """What an initializer is: training changes a parameter, a statistic is other state of the model, such as what calls in training
 change, and nothing changes a constant."""

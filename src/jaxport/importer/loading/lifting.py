@@ -18,8 +18,6 @@ from jaxport.importer.loading.captures import Captures
 from jaxport.importer.loading.claims import Role, claims
 from jaxport.onnx_facts import KERNEL_PRODUCTS, MATRIX_PRODUCTS, WEIGHTS
 
-__all__ = ["has_hidden", "lift"]
-
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 
 

@@ -28,8 +28,6 @@ from jaxport.importer.loading.mapping import Buffer
 from jaxport.importer.loading.ordering import in_order
 from jaxport.jaxprs.identity import is_lent, owned
 
-__all__ = ["ModelSource", "as_written", "is_source", "load", "unreadable"]
-
 
 class HasModel(Protocol):
     """What holds a model, as the results of `to_onnx` do."""

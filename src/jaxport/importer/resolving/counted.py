@@ -25,8 +25,6 @@ from jaxport.importer.resolving.registry import lookup
 from jaxport.importer.values.dtypes import STRING, dtype_of
 from jaxport.onnx_facts import RESHAPING
 
-__all__ = ["rewrite_counted"]
-
 DOMAIN = "jaxport"
 DEEPEST = 20
 OPSET = 18

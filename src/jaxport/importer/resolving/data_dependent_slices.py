@@ -13,8 +13,6 @@ from jaxport.importer.resolving.graph import Body, BoundNode
 from jaxport.importer.resolving.registry import lookup
 from jaxport.onnx_facts import RESHAPING
 
-__all__ = ["place_slices"]
-
 DOMAIN = "jaxport"
 OPEN = 2**31 - 1
 """An end from which on a slice has no end."""

@@ -15,19 +15,6 @@ from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.image_layout import OIHW
 from jaxport.jaxprs import Shape
 
-__all__ = [
-    "Attribute",
-    "Body",
-    "BodyFunction",
-    "BoundNode",
-    "InputType",
-    "Reference",
-    "SchemaFunction",
-    "describe",
-    "integers_of",
-    "nodes_within",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Reference:

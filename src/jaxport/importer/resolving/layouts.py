@@ -31,8 +31,6 @@ from jaxport.importer.values.namespaces import jnp, known
 from jaxport.importer.values.recording import Recorded
 from jaxport.onnx_facts import ALONG_AXIS, BROADCASTS_SINCE, CONVOLUTIONS, ELEMENTWISE, REDUCTIONS, SOFTMAXES
 
-__all__ = ["Arranged", "arranged", "as_image", "channels_last", "choose"]
-
 RANK = 4
 
 EACH = dict.fromkeys(ELEMENTWISE | {"CastLike", "QuickGelu"}, 1) | BROADCASTS_SINCE

@@ -11,8 +11,6 @@ from jaxport.graph.editing import is_op
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode, nodes_within
 from jaxport.importer.resolving.registry import BOUND, Operator
 
-__all__ = ["BRANCH_NOT_KNOWN", "set_bounds", "set_deciding_inputs"]
-
 BRANCH_NOT_KNOWN = "which branch of an `If` runs has to be known before the program is traced"
 
 Decided = dict[ir.Value, frozenset[str]]

@@ -17,8 +17,6 @@ from jaxport.importer.resolving.graph import Body, BoundNode
 from jaxport.importer.resolving.registry import lookup
 from jaxport.importer.values.dtypes import dtype_of
 
-__all__ = ["find_halves", "join_grouped_products"]
-
 _HALVES = frozenset({ir.DataType.BFLOAT16, ir.DataType.FLOAT16})
 DOMAIN = "jaxport"
 

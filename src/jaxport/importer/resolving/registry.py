@@ -38,39 +38,6 @@ from jaxport.errors import InvalidArgument
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.image_layout import ONNX, ImageLayout
 
-__all__ = [
-    "ASSUMED_OPSETS",
-    "BOUND",
-    "EXTENT",
-    "KNOWN_OPSETS",
-    "POSITION",
-    "RANDOM_KEY",
-    "REQUIRED",
-    "DifferentiatedGraph",
-    "Extent",
-    "GraphFunction",
-    "Host",
-    "Known",
-    "LoopBody",
-    "Operator",
-    "OperatorFunction",
-    "OutputCount",
-    "OutputsNamed",
-    "Position",
-    "RandomKey",
-    "ShapeOnly",
-    "SizeBound",
-    "earlier",
-    "image_op",
-    "in_layout",
-    "lookup",
-    "op",
-    "operators",
-    "renamed",
-    "variant",
-    "versions",
-]
-
 OperatorFunction = Callable[..., Any]
 """A function of an operator's inputs and, as keywords, its attributes."""
 

@@ -36,8 +36,6 @@ from jaxport.importer.resolving.unchecked import is_ignored
 from jaxport.importer.values.dtypes import from_type_string
 from jaxport.importer.values.stored import attribute_value
 
-__all__ = ["resolve", "schema_in_force"]
-
 FIRST_IR_WITH_OPSETS = 3
 """Files of older versions have no opsets: their operators are those of version 1."""
 

@@ -13,8 +13,6 @@ from jaxport.importer.values.dtypes import canonical, dtype_of
 from jaxport.onnx_facts import CHOICES, MEASURES, MODULAR, SIGN_CHANGES
 from jaxport.printable import printable
 
-__all__ = ["computed_narrower", "declared_wider", "warning_of"]
-
 _DOUBLE = np.dtype(np.float64)
 _EXACT = CHOICES | SIGN_CHANGES | {"Cast", "Constant"}
 """Operators of which converting to float32 before or after them gives the same, if what they give is a float."""

@@ -30,8 +30,6 @@ from jaxport.jaxprs.releases import is_outside_traces
 from jaxport.jaxprs.walk import equations_run
 from jaxport.printable import printable_lines
 
-__all__ = ["Calls"]
-
 MOST_KEPT = 64
 """The number of sets of shapes that stay compiled; beyond it, the least recently used one is dropped."""
 

@@ -52,8 +52,6 @@ from jaxport.importer.values.recording import Recorded, active, check_size
 from jaxport.importer.values.stored import tensor_value
 from jaxport.jaxprs import InconclusiveDimensionOperation
 
-__all__ = ["LARGE", "Observer", "Subgraph", "evaluate", "evaluate_blocks", "observed", "observing"]
-
 Observer = Callable[[BoundNode, Sequence[RuntimeValue], Sequence[RuntimeValue]], None]
 """Called with each node that was evaluated, its inputs and its outputs."""
 

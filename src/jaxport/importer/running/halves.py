@@ -15,8 +15,6 @@ from jaxport.importer.running.scope import EvaluationScope
 from jaxport.importer.values.host import RuntimeValue, Tensor
 from jaxport.importer.values.image_layout import ImageLayout
 
-__all__ = ["of_halves"]
-
 
 def of_halves(
     node: BoundNode,

@@ -17,8 +17,6 @@ from jaxport.importer.values.image_layout import HWIO, OIHW, order
 from jaxport.onnx_facts import DECODERS, PRIMITIVES, STATISTICS
 from jaxport.onnx_facts.operation import FEW, OPERATION, ArrayOperand, KnownOperand, Operation
 
-__all__ = ["boundary", "call", "is_alias"]
-
 WRITTEN = int | float | str | tuple | HostValue
 """The types of the attributes that an export can write: bodies are not among them."""
 

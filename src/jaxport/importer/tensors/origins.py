@@ -14,8 +14,6 @@ import numpy as np
 from jaxport.errors import InvalidArgument, boundary
 from jaxport.files import checked_path, existing_file
 
-__all__ = ["ORIGINS", "WeightOrigin", "read_back", "stored"]
-
 ORIGINS = "origins"
 """The key in the metadata of a file of weights: where each of its tensors comes from, as JSON."""
 BESIDE = "model.safetensors"

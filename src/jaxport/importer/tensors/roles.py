@@ -35,8 +35,6 @@ from jaxport.onnx_facts import (
     WEIGHTS,
 )
 
-__all__ = ["TRAINABLE", "Role", "kernels", "roles", "static_values"]
-
 TRAINABLE = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["is_table", "is_window"]
-
 TOLERANCE = 2e-3
 """The largest difference of a table from sines: an angle of a few thousand in float32 is that exact."""
 

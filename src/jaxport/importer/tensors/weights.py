@@ -26,8 +26,6 @@ from jaxport.jaxprs import Array
 from jaxport.jaxprs.identity import owned
 from jaxport.jaxprs.meshes import on_host
 
-__all__ = ["Shardings", "Weights"]
-
 Shardings = Mapping[str, Sharding] | Callable[[str, jax.ShapeDtypeStruct], Sharding | None]
 """Where parameters live: by name, or as a function of the name and the shape and dtype of each."""
 

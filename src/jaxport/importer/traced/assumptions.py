@@ -32,8 +32,6 @@ from jaxport.jaxprs.dims import evaluate
 from jaxport.sizes.conditions import SizeComparison
 from jaxport.sizes.sums import only_name
 
-__all__ = ["Assumptions", "Bounds", "demand", "example", "place_of", "with_assumptions"]
-
 MOST_ROUNDS = 40
 LARGEST_FACTOR = 64
 Result = TypeVar("Result")

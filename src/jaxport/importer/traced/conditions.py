@@ -17,8 +17,6 @@ from jaxport.jaxprs.dim_text import parse, split_sizes, symbols
 from jaxport.jaxprs.dims import evaluate, same
 from jaxport.sizes.sums import size_sum
 
-__all__ = ["Condition", "Equality", "Inequality", "balanced", "causes", "names_in", "needed"]
-
 
 class Equality(NamedTuple):
     """Two sizes that have to be equal.

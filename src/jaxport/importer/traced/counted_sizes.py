@@ -26,8 +26,6 @@ from jaxport.importer.traced.zero_sizes import SUFFIX, size_text, with_zero
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.jaxprs.dim_text import symbols
 
-__all__ = ["counted_size", "counting", "counts_anew", "is_counting", "uncounted"]
-
 
 @dataclass(eq=False)
 class Counts:

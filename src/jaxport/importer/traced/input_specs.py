@@ -25,8 +25,6 @@ from jaxport.jaxprs import Dim
 from jaxport.jaxprs.dim_text import FUNCTIONS, symbols
 from jaxport.jaxprs.dims import constraints_of, evaluate, static
 
-__all__ = ["input_specs", "is_spec", "read_specs"]
-
 LONGEST_EXPRESSION = 200
 LARGE_SIZE = 10**6
 """A size at which no meaningful expression of sizes is negative, or divides by zero."""

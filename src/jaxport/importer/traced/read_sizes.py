@@ -24,8 +24,6 @@ from jaxport.jaxprs.dims import evaluate, is_broken
 from jaxport.onnx_facts import CHOICES
 from jaxport.sizes.conditions import SizeComparison
 
-__all__ = ["ReadSizes", "elements_for", "readable"]
-
 MOST_SIZES = 8
 """Elements of an input that are sizes: no tensor of Burn has more axes."""
 _FROM_ZERO = {("Range", 0), ("Pad", 1)}

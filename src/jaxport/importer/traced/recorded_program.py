@@ -25,8 +25,6 @@ from jaxport.jaxprs import Dim
 from jaxport.jaxprs.dim_text import symbols
 from jaxport.jaxprs.dims import evaluate
 
-__all__ = ["Fixed", "RecordedProgram", "arguments", "completed", "record", "record_once"]
-
 LONGEST_VALUE = 60
 
 

@@ -25,8 +25,6 @@ from jaxport.jaxprs.dim_text import symbols
 from jaxport.jaxprs.dims import evaluate, known
 from jaxport.sizes.sums import only_name
 
-__all__ = ["appended", "may_be_nothing", "size_text", "spelled_assumptions", "with_zero"]
-
 SUFFIX = "_and_1"
 """The end of a name that stands for a size and 1."""
 

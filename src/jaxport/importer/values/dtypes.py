@@ -8,8 +8,6 @@ import onnx_ir as ir
 
 from jaxport.errors import AGAIN, ModelError
 
-__all__ = ["STRING", "canonical", "dtype_of", "from_type_string"]
-
 STRING = np.dtype(object)
 """The dtype of a tensor of strings: NumPy holds Python strings as objects."""
 

@@ -20,8 +20,6 @@ from jaxport.jaxprs import Dim, PythonFunction
 from jaxport.jaxprs.dims import rounded_down
 from jaxport.onnx_facts.integers import quotient
 
-__all__ = ["LARGEST_CREATED", "fold"]
-
 LARGEST_CREATED = 4096
 """Elements that folding may create out of fewer: a larger mask or table is cheaper as array code."""
 

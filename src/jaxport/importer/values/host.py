@@ -26,23 +26,6 @@ from jaxport.jaxprs.aliases import SymbolicDim
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-__all__ = [
-    "HostValue",
-    "Key",
-    "RuntimeValue",
-    "SizesDiffer",
-    "SizesNeeded",
-    "Tensor",
-    "Undecided",
-    "as_array",
-    "dims_compare",
-    "has_stand_ins",
-    "host",
-    "is_array",
-    "is_dim",
-]
-
-
 RuntimeValue: TypeAlias = "Tensor | HostValue | np.ndarray | Sequence[RuntimeValue] | Mapping[str, RuntimeValue] | Mapping[int, RuntimeValue] | None"
 """What an edge of a graph carries while the graph runs: a tensor, a sequence or a map of values, or None for what is absent."""
 

@@ -15,8 +15,6 @@ from jaxport.importer.values.host import HostValue, Tensor
 from jaxport.importer.values.namespaces import jnp
 from jaxport.jaxprs import Dim
 
-__all__ = ["CHANNELS_LAST", "HWIO", "LAST", "OIHW", "ONNX", "PLACES", "ImageLayout", "order"]
-
 Entry = TypeVar("Entry")
 
 OIHW, HWIO = "OIHW", "HWIO"

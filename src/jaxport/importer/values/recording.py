@@ -29,22 +29,6 @@ from jaxport.jaxprs.identity import IdentityMap
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-__all__ = [
-    "Function",
-    "Recordable",
-    "Recorded",
-    "Recording",
-    "Step",
-    "Variable",
-    "active",
-    "check_size",
-    "lower",
-    "map_leaves",
-    "paused",
-    "recorded",
-    "recording_scope",
-]
-
 LARGEST_ARRAY = 2**44
 """The largest number of elements of an array."""
 

@@ -13,8 +13,6 @@ from jaxport.errors import ModelError
 from jaxport.importer.names import given_name
 from jaxport.importer.values.host import HostValue
 
-__all__ = ["FOLDED", "attribute_value", "is_uniform", "originals", "tensor_value"]
-
 
 def tensor_value(tensor: ir.TensorProtocol) -> HostValue:
     """Return the elements of a tensor without copying them: memory-mapped, or in the model.

@@ -18,8 +18,6 @@ from jaxport.mox.programs.tree import Node
 from jaxport.mox.querying.calls import TracedCall, call_of
 from jaxport.mox.querying.origins import places_of
 
-__all__ = ["exchanged_weight", "exchanged_weights"]
-
 
 def exchanged_weights(mox: Mox) -> dict[str, Array]:
     """Return what edits compute in the places of parameters that the program does not hold any more, by their paths.

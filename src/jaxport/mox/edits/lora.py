@@ -27,19 +27,6 @@ from jaxport.mox.expressions import Match, factory
 from jaxport.mox.querying.kernels import Kernel, kernels
 from jaxport.mox.substitution.replacement import Factory, Original, Replacement
 
-__all__ = [
-    "GATE",
-    "TARGET",
-    "checked_name",
-    "checked_scale",
-    "computed_weight",
-    "factors",
-    "is_adapted",
-    "lora",
-    "no_weight",
-    "update_of",
-]
-
 TARGET = "jaxport.mox.lora"
 
 GATE = "lora_active"

@@ -25,8 +25,6 @@ from jaxport.mox.querying.origins import ParameterPlace, index_of, is_first_axis
 if TYPE_CHECKING:
     from jaxport.blocks.block import Block
 
-__all__ = ["merge_lora"]
-
 
 def merge_lora(
     mox: Mox, params: Mapping[str, Array] | None = None, arguments: Mapping[str, object] | None = None

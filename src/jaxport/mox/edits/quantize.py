@@ -28,8 +28,6 @@ from jaxport.mox.substitution.replacement import Factory, Original, Replacement
 if TYPE_CHECKING:
     from jaxport.mox.expressions import Mox
 
-__all__ = ["calibrate", "dequantize_linear", "qdq", "quantize", "quantize_linear"]
-
 
 def _along(values: Array, shape: tuple[int, ...], axis: int, block: int) -> Array:
     """Spread scales or zero points over an array: one, one per index of an axis, or one per block along it."""

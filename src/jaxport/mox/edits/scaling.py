@@ -32,8 +32,6 @@ from jaxport.mox.expressions import Match, factory
 from jaxport.mox.querying.kernels import Kernel, kernels, summands
 from jaxport.mox.substitution.replacement import Factory, Original, Replacement
 
-__all__ = ["along", "directed", "dora", "ia3"]
-
 
 def dora(
     rank: int = 8,

@@ -21,8 +21,6 @@ from jaxport.mox.programs.program import TracedProgram
 from jaxport.mox.programs.tree import joined, name_below, short_name, value_text
 from jaxport.printable import printable
 
-__all__ = ["html"]
-
 # So many levels are open at first.
 _OPEN = 2
 # Arrays with more elements are not looked into.

@@ -16,8 +16,6 @@ from jaxport.mox.programs.program import TracedProgram
 from jaxport.mox.programs.tree import joined, name_below, short_name, value_text
 from jaxport.printable import printable, shown
 
-__all__ = ["Html", "Text", "count", "text", "title"]
-
 # So many equations of a body in a row are shown; a block is always shown.
 _SHOWN = 8
 # So many characters of a config field are shown.

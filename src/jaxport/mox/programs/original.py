@@ -15,8 +15,6 @@ from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Aval, ad, batching
 from jaxport.jaxprs.alike import same_aval
 
-__all__ = ["Site", "original_p"]
-
 Axes = tuple[tuple[tuple[int | None, ...], tuple[int | None, ...]], ...]
 
 

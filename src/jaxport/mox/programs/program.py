@@ -23,8 +23,6 @@ from jaxport.jaxprs.walk import equations_within
 from jaxport.mox.programs.parameters import as_float, check_names, is_parameter, with_values
 from jaxport.mox.programs.tree import Tree
 
-__all__ = ["Program", "TracedProgram"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TracedProgram:

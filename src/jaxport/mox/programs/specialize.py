@@ -16,8 +16,6 @@ from jaxport.jaxprs.walk import producers
 from jaxport.mox.programs.rewriting import TypeRewriting
 from jaxport.sizes.sums import only_name
 
-__all__ = ["sizes_of", "specialize"]
-
 
 def sizes_of(
     avals: Sequence[Aval], shapes: Sequence[Sequence[int]], names: Sequence[str], where: str

@@ -34,20 +34,6 @@ from jaxport.printable import printable
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-__all__ = [
-    "AROUND",
-    "WRAPPED",
-    "Document",
-    "Node",
-    "Tree",
-    "equations_by_name",
-    "joined",
-    "name_below",
-    "shape_text",
-    "short_name",
-    "value_text",
-]
-
 #: Names that a query may use for a primitive, besides its own.
 SPELLINGS = {"pjit": "jit", "remat": "checkpoint", "remat2": "checkpoint", "cond_p": "cond"}
 

@@ -22,20 +22,6 @@ from jaxport.mox.programs.program import TracedProgram
 from jaxport.mox.programs.tree import Node, name_below
 from jaxport.mox.querying.origins import evaluated, stacking_scans, value_of
 
-__all__ = [
-    "IN_PLACE",
-    "REPLACED",
-    "REWRITTEN",
-    "Call",
-    "TracedCall",
-    "arguments_of",
-    "call_arguments",
-    "call_of",
-    "nested",
-    "returns_of",
-]
-
-
 IN_PLACE = "in place"
 """The option of a block that a replacement of one around it calls: its path and its parameters are what they were."""
 

@@ -10,8 +10,6 @@ from jaxport.jaxprs import JaxprEqn
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS, runs_bodies
 from jaxport.jaxprs.walk import bodies, interpret
 
-__all__ = ["ComputedWeight", "computed_weights"]
-
 
 @dataclass(frozen=True)
 class ComputedWeight:

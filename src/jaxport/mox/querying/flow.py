@@ -13,8 +13,6 @@ from jaxport.jaxprs.walk import bodies, interpret
 from jaxport.mox.querying.axes import ELEMENTWISE, Axes, AxisPart, arranged, axes_of, cut, unknown
 from jaxport.mox.querying.computed import ComputedWeight
 
-__all__ = ["WEIGHT", "FollowedValue", "ParameterFlow", "Reading"]
-
 Role = Literal["input", "output", "batch"]
 
 WEIGHT = "weight"

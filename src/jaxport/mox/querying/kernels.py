@@ -24,8 +24,6 @@ from jaxport.mox.querying.calls import TracedCall, call_of
 from jaxport.mox.querying.computed import ComputedWeight, computed_weights
 from jaxport.mox.querying.flow import WEIGHT, ParameterFlow, Reading
 
-__all__ = ["Kernel", "Summand", "kernels", "kernels_to", "summands"]
-
 
 @dataclass(frozen=True)
 class Kernel:

@@ -21,8 +21,6 @@ from jaxport.printable import printable, shown
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-__all__ = ["NodeSet", "node_at", "select", "similar"]
-
 
 @dataclass(frozen=True, eq=False)
 class NodeSet(Generic[Program, Call]):

@@ -15,19 +15,6 @@ from jaxport.jaxprs.walk import bodies, interpret, needed_equations, producers, 
 from jaxport.mox.programs.program import TracedProgram
 from jaxport.mox.programs.tree import Node
 
-__all__ = [
-    "InputOrigin",
-    "ParameterPlace",
-    "evaluated",
-    "index_of",
-    "is_first_axis_squeezed",
-    "is_result",
-    "origin_of",
-    "places_of",
-    "stacking_scans",
-    "value_of",
-]
-
 
 @dataclass(frozen=True)
 class InputOrigin:

@@ -22,8 +22,6 @@ from jaxport.printable import printable
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-__all__ = ["Compiled", "Name", "compiled"]
-
 _TOKEN = re.compile(
     r"""(?P<space>\s+)
       | (?P<number>\d+(?:\.\d*)?|\.\d+)

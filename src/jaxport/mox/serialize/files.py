@@ -24,18 +24,6 @@ from jaxport.mox.serialize.reading import program_from
 from jaxport.mox.serialize.values import dtype_of
 from jaxport.mox.serialize.writing import document
 
-__all__ = [
-    "dumps",
-    "load_params",
-    "metadata_of",
-    "pickled",
-    "read_file",
-    "read_text",
-    "save",
-    "save_params",
-    "unpickled",
-]
-
 WEIGHTS = "weights_file"
 """The key of a document that names the file of its weights."""
 

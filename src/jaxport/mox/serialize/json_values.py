@@ -11,8 +11,6 @@ from typing import TypeAlias
 
 from jaxport.errors import ModelError
 
-__all__ = ["JsonValue", "list_of", "object_of", "objects_of", "pair_of", "size_of", "text_of", "texts_of"]
-
 JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 """A number, a string, a boolean, None, or a list or dict of such values: what the files of a Mox consist of."""
 

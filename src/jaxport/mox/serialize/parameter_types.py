@@ -14,8 +14,6 @@ from importlib.resources import files
 from jaxport.errors import ModelError
 from jaxport.mox.serialize.json_values import JsonValue
 
-__all__ = ["ANY", "TABLE", "check_parameters", "known_types", "type_of", "types_of"]
-
 TABLE, ANY = "parameter_types.json", "any"
 _PLAIN = frozenset({"None", "bool", "int", "ints", "float", "dtype"})
 

@@ -56,8 +56,6 @@ from jaxport.mox.serialize.values import decoded, dtype_of
 from jaxport.mox.serialize.writing import FORMAT, VERSION
 from jaxport.printable import printable
 
-__all__ = ["program_from"]
-
 
 def program_from(document: JsonValue, weights: Mapping[str, Array], kind: type[Program]) -> Program:
     """Return the program of a document.

@@ -32,8 +32,6 @@ from jaxport.mox.serialize.parameter_types import ANY, type_of, types_of
 from jaxport.mox.serialize.trees import tree_data
 from jaxport.mox.serialize.values import Named, Unwritable, dtype_text, encoded
 
-__all__ = ["FORMAT", "VERSION", "document"]
-
 FORMAT, VERSION = "jaxport.mox", 1
 
 # Derivatives of higher orders than this are not in a file, if each of them has a rule of its own.

@@ -13,8 +13,6 @@ from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Atom, Aval, PythonFunction
 from jaxport.mox.programs.tree import Node
 
-__all__ = ["Manual", "manual_around"]
-
 
 class Manual:
     """The `shard_map` that a replacement is traced in the body of."""

@@ -16,8 +16,6 @@ from jaxport.mox.programs.tree import AROUND, WRAPPED, equations_by_name, name_b
 from jaxport.mox.querying.calls import IN_PLACE, REPLACED, TracedCall, arguments_of, returns_of
 from jaxport.mox.substitution.cleanup import with_block, with_names
 
-__all__ = ["as_block", "as_call", "options_around", "placed", "relative", "with_original"]
-
 
 def relative(jaxpr: Jaxpr, base: str) -> Jaxpr:
     """Return a body with the paths of its blocks and parameters below a block, as if that were the model."""

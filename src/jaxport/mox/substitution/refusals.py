@@ -9,8 +9,6 @@ from jaxport.jaxprs.body_inputs import DISSOLVED, body_names, takes_inputs, take
 from jaxport.jaxprs.vmap_axes import records_of, transforms_of
 from jaxport.mox.programs.tree import Node, Tree
 
-__all__ = ["refusal"]
-
 
 def refusal(tree: Tree, node: Node) -> Refusal | None:
     """Why the equation at a node cannot be replaced, None if it can."""

@@ -26,18 +26,6 @@ from jaxport.mox.substitution.framework import framework as programs
 from jaxport.mox.substitution.manual import manual_around
 from jaxport.mox.substitution.placing import relative
 
-__all__ = [
-    "Factory",
-    "Original",
-    "Replacement",
-    "Rewrite",
-    "Template",
-    "Templates",
-    "Whole",
-    "changes_layers",
-    "concrete",
-]
-
 
 @dataclass(frozen=True)
 class Replacement:

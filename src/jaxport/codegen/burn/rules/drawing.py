@@ -22,8 +22,6 @@ from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import Dim
 from jaxport.importer.values.recording import Function, Step
 
-__all__ = ["draws", "without_keys"]
-
 DRAWN = frozenset({"random.normal", "random.uniform", "random.bernoulli", "random.categorical"})
 """Functions whose first argument is a key."""
 

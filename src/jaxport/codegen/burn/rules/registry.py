@@ -15,8 +15,6 @@ import numpy as np
 from jaxport.jaxprs import PythonFunction
 from jaxport.jaxprs.aliases import Shape
 
-__all__ = ["CALLS", "PRIMITIVES", "WITHOUT_EFFECT", "Outs", "ResultType", "call", "primitive"]
-
 
 class ResultType(Protocol):
     """What is known of a result before it is computed: its shape and its element type."""

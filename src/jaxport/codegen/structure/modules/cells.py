@@ -16,8 +16,6 @@ from jaxport.importer.calls import Chain
 from jaxport.importer.names import unique
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["Cell", "cells_of", "put_into_cells"]
-
 FEWEST = 4
 """Cells that a module has at least: a person writes three of them out."""
 KINDS = frozenset({"Conv", "ConvTranspose", "Linear"})

@@ -24,8 +24,6 @@ from jaxport.codegen.structure.modules.scopes import element_of
 from jaxport.codegen.tree import Call, Item, Layer, Module
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["LONGEST", "Alike", "with_rounds"]
-
 LONGEST = 64
 """Items of a round at most."""
 

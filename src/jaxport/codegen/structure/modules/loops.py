@@ -30,8 +30,6 @@ from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.onnx_facts import UNARY
 
-__all__ = ["with_loops"]
-
 
 def with_loops(root: Module) -> Module:
     """Return the tree with loops in place of runs of calls."""

@@ -24,8 +24,6 @@ from jaxport.importer.names import is_made_up
 from jaxport.importer.parts import cycles, in_order
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["Nesting"]
-
 MOST_AROUND = 3
 """Operators beside the layer of a module that is a layer."""
 

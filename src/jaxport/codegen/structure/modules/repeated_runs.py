@@ -20,8 +20,6 @@ from jaxport.importer.calls import Chain, called, common
 from jaxport.importer.names import unique
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["NORMS", "is_activation", "mine"]
-
 FEWEST_LAYERS = 2
 """Layers with weights that a block has at least."""
 NORMS = frozenset({"LayerNorm", "RMSNorm", "BatchNorm"})

@@ -26,8 +26,6 @@ from jaxport.importer.calls import (
 )
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["ModuleMatch", "further_calls", "numbers_of_calls", "separated", "united"]
-
 
 def separated(
     ops: Sequence[Op], chains: Mapping[Leaf, Chain], weights: Collection[Variable], kept: Collection[str]

@@ -15,8 +15,6 @@ from jaxport.codegen.tree import Leaf, Op
 from jaxport.importer.calls import Chain
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["Rounds", "with_rounds"]
-
 _ROW = re.compile(r"(.+)\.(\d{1,6})")
 
 

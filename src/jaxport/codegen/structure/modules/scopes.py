@@ -20,24 +20,6 @@ from jaxport.importer.names import given_name
 from jaxport.importer.resolving.graph import BoundNode
 from jaxport.importer.values.recording import Variable
 
-__all__ = [
-    "below_a_list",
-    "chain_of_path",
-    "containers",
-    "element_of",
-    "end_with_sums",
-    "hoist",
-    "imply_elements",
-    "keep_channels_last",
-    "leaf_chains",
-    "move_unplaced",
-    "node_chains",
-    "nodes_of",
-    "placed_by_names",
-    "places_of",
-    "share_tables",
-]
-
 _ELEMENT = re.compile(r"(.+)[._](\d+)")
 
 

@@ -22,8 +22,6 @@ from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.names import given_name, unique, without_positions
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["copies", "owned_by_elements", "place_shared", "shared"]
-
 
 def copies(
     steps: Iterable[Step], names: Mapping[Variable, str], program: ImportedProgram, chains: Mapping[Hashable, Chain]

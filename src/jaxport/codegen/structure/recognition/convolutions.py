@@ -22,8 +22,6 @@ from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs import Dim, Parameters
 from jaxport.jaxprs.dims import static
 
-__all__ = ["convolution", "rounded_convolution", "stored_convolution"]
-
 CONVOLUTIONS = {"conv_general_dilated", "depthwise_convolution", "grouped_convolution"}
 
 

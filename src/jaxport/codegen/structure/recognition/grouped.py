@@ -16,8 +16,6 @@ from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.names import given_name
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["grouped_linear"]
-
 
 def grouped_linear(op: Op, matcher: Matcher) -> Layer | None:
     """Return the product with the kernels of all groups, or of each row with the kernel of its own group."""

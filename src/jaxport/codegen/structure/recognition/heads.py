@@ -21,8 +21,6 @@ from jaxport.importer.values.host import Dim, Shape
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs import Parameters
 
-__all__ = ["with_attention_layers"]
-
 PROJECTIONS = ("query", "key", "value", "out")
 """The names of the projections, as Flax has them."""
 

@@ -22,8 +22,6 @@ from jaxport.importer.values.recording import Variable
 from jaxport.importer.values.stored import tensor_value
 from jaxport.jaxprs.dims import static
 
-__all__ = ["LayerWeights", "Matcher", "MatrixProduct", "are_of_type"]
-
 PRODUCTS = ("jnp.matmul", "@")
 
 

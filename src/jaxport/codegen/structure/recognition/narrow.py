@@ -15,16 +15,6 @@ from jaxport.codegen.structure.recognition.matching import Matcher
 from jaxport.codegen.tree import Layer, Op, Weight, present
 from jaxport.importer.values.recording import Variable
 
-__all__ = [
-    "NARROW",
-    "narrow_operand",
-    "narrow_weight",
-    "rounded",
-    "rounded_linear",
-    "rounded_normalization",
-    "with_narrow_bias",
-]
-
 NARROW = (np.dtype("float16"), np.dtype(ml_dtypes.bfloat16))
 """Types that are computed in single precision."""
 

@@ -24,15 +24,6 @@ from jaxport.codegen.tree import Layer, Op, Weight, present
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = [
-    "dynamic_linear",
-    "quantized_linear",
-    "stored_embedding",
-    "stored_kernel",
-    "stored_linear",
-    "with_rounding",
-]
-
 BITS = {"int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "int2": 2, "uint2": 2}
 """The types of integers that are stored in bytes, and their widths."""
 SCALES = (2.0**-80, 2.0**80)

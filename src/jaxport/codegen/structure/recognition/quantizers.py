@@ -15,8 +15,6 @@ from jaxport.codegen.tree import Item, Layer, Module, Op, Weight
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["with_quantizers"]
-
 LABEL = "quantize"
 """The name of a layer that rounds, or of the list of those of a module."""
 

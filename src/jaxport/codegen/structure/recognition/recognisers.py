@@ -30,8 +30,6 @@ from jaxport.codegen.tree import Layer, Leaf, Op, Weight, present
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["LayerWeights", "recognised"]
-
 ROOT_MEAN_SQUARE = "x * lax.rsqrt(jnp.mean(x * x, axis=axes, keepdims=True) + epsilon)"
 """The division by the root mean square."""
 
@@ -47,6 +45,7 @@ class Standardized(NamedTuple):
 
 
 def linear(op: Op, matcher: Matcher) -> Layer | None:
+    """Return the dense layer that a product with a weight is."""
     product = matcher.product(op)
     if product is None or not product.x.shape or product.x in matcher.weights.names:
         return None

@@ -21,8 +21,6 @@ from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Function, Variable
 from jaxport.jaxprs.dims import static
 
-__all__ = ["recurrent"]
-
 GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 """Where the frameworks' gates are in ONNX: an LSTM's are input, forget, cell, output; a GRU's reset, update, new."""
 ZERO = -1

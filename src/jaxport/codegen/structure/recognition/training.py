@@ -11,9 +11,6 @@ from jaxport.codegen.structure.recognition.matching import Matcher
 from jaxport.codegen.tree import Layer, Op
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["dropout", "is_of_batch"]
-
-
 DROPOUT = "jnp.where((kept := random.bernoulli(random.fold_in(_, seed), *_)), x / share, 0)"
 SHARES = ("1 - lax.convert_element_type(rate, *_)", "1 - rate")
 

@@ -10,8 +10,6 @@ from typing import Literal
 from jaxport.codegen.nodes import TreeNode, walk
 from jaxport.codegen.writing.drafts import Draft
 
-__all__ = ["distinct_names"]
-
 Owner = Literal["model", "framework", "class"]
 """What has a name that is wanted again: the model, a layer of the framework, or another class."""
 ORDINARY = frozenset(

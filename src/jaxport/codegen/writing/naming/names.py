@@ -28,8 +28,6 @@ from jaxport.importer.names import identifier, unique
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Function, Step, Variable
 
-__all__ = ["ModuleNames"]
-
 
 @dataclass
 class ModuleNames(ValueNames[Expression]):

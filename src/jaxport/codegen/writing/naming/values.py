@@ -13,8 +13,6 @@ from jaxport.codegen.structure.spelling.rewritten import MOVING
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["DESCRIPTIONS", "OPERANDS", "Readers", "argument_description", "description", "role_of"]
-
 Readers = Mapping[Variable, Sequence[Step]]
 """The steps that read each value."""
 
