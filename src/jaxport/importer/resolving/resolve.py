@@ -235,8 +235,10 @@ class _Resolver:
         label = operator_name(node)
         if served:
             why = f"version {opset} is not supported; {', '.join(_range(entry) for entry in served)} is"
-        elif any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
-            why = "it runs a graph of its own, as text generation does; import the model inside it, and write the loop in JAX"
+        elif inside := [
+            name for name, attribute in node.attributes.items() if attribute.type is ir.AttributeType.GRAPH
+        ]:
+            why = f"it runs a graph of its own, as text generation does; import its `{inside[-1]}`, and write the loop in JAX"
         elif node.domain in KNOWN_OPSETS and node.domain != "com.microsoft":
             why = "it is not implemented" if schema else "ONNX has no such operator at this version"
         else:
