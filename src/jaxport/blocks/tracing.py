@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
+import numpy as np
 from jax import core as jax_core
 
 from jaxport import jaxprs
@@ -85,9 +86,12 @@ class Traced:
 
     def owning(self) -> Traced:
         """Return the call with weights that nobody writes to; of what the user may write to, copies."""
-        weights = tuple(w if (value := owned(w.value)) is w.value else replace(w, value=value) for w in self.weights)
-        same = all(one is other for one, other in zip(weights, self.weights, strict=True))
-        return self if same else replace(self, weights=weights)
+        copies: dict[int, np.ndarray] = {}
+        values = [owned(weight.value, copies) for weight in self.weights]
+        if all(value is weight.value for value, weight in zip(values, self.weights, strict=True)):
+            return self
+        weights = tuple(replace(w, value=value) for w, value in zip(self.weights, values, strict=True))
+        return replace(self, weights=weights)
 
 
 def trace(

@@ -85,21 +85,32 @@ class IdentitySet(MutableSet[K]):
         return f"IdentitySet({list(self._elements.values())!r})"
 
 
-def owned(value: Any) -> Any:
+def owned(value: Any, copies: dict[int, np.ndarray] | None = None) -> Any:
     """Return an array whose elements stay what they are: a copy of a NumPy array that can be written to.
 
     An array of JAX, a buffer that nobody can write to, and what is mapped from a file stay where they are; no result
-    can be written to.
+    can be written to. Views of all elements of one array stay views of one copy, which `copies` remembers while the
+    arrays are alive.
 
-    >>> weights = np.ones(2)
-    >>> kept = owned(weights)
+    >>> weights, copies = np.ones((2, 3)), {}
+    >>> kept, turned = owned(weights, copies), owned(weights.T, copies)
     >>> weights[:] = 0
-    >>> kept, owned(kept) is kept
-    (array([1., 1.]), True)
+    >>> kept.sum(), owned(kept) is kept, np.shares_memory(kept, turned)
+    (np.float64(6.0), True, True)
     """
     if not is_lent(value):
         return value
-    kept = value.view() if _is_mapped(value) else np.array(value)
+    *_, whole = (base for base in _bases(value) if isinstance(base, np.ndarray))
+    if _is_mapped(value):
+        kept = value.view()
+    elif copies is None or whole.nbytes != value.nbytes or whole.dtype.hasobject or not whole.flags.c_contiguous:
+        kept = np.array(value)
+    else:
+        if id(whole) not in copies:
+            copies[id(whole)] = np.array(whole)
+            copies[id(whole)].flags.writeable = False
+        begins = value.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+        kept = np.ndarray(value.shape, value.dtype, copies[id(whole)], begins, value.strides)
     kept.flags.writeable = False
     return kept
 
