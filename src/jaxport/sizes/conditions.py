@@ -189,10 +189,10 @@ def is_at_least(one: SizeSum, bound: SizeSum | int = 0, given: Iterable[SizeSum]
     """
     difference = one - bound
     low, _ = ends(difference)
-    given = [] if low >= 0 else [*given]
-    if low >= 0 or (not given and all(isinstance(key, str) for key in difference.terms)):
-        return low >= 0
-    return not _has_solution(frozenset({(-difference - 1, False), *((each, False) for each in given)}))
+    given = [(each, False) for each in given]
+    if low < 0 and (given or not all(isinstance(key, str) for key in difference.terms)):
+        return not _has_solution(frozenset({(-difference - 1, False), *given}))
+    return low >= 0
 
 
 @functools.lru_cache(maxsize=16384)
