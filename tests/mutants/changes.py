@@ -79,8 +79,11 @@ def constants(tree: ast.Module) -> Iterator[tuple[str, ast.Assign]]:
     """The numbers with names of their own, but those that only say how long something is tried."""
     for node in tree.body:
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=int() | float()) | ast.BinOp()):
-                if name.isupper() and not name.startswith("MOST_"):
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name.isupper() and not name.startswith(
+                "MOST_"
+            ):
+                parts = [part for part in ast.walk(value) if not isinstance(part, ast.BinOp | ast.operator)]
+                if all(isinstance(part, ast.Constant) and isinstance(part.value, int | float) for part in parts):
                     yield name, node
 
 
