@@ -114,7 +114,8 @@ def trace(
       state: how to treat changes that the call makes to module state (batch statistics, caches): "refuse" them, append
         the new values to the "outputs", or "discard" them.
       functions: qualified names of functions to make blocks of too (see `activation`).
-      operators: the operators of imported programs that are blocks too: "none", those that are "written" as they are, "all".
+      operators: the operators of imported programs that are blocks too: "none", those that are "written" as they are,
+        "all".
       frameworks: those whose modules may be called; by default all that the process has imported.
       counters: whether the counters of random number streams are state too; they are dropped otherwise.
 

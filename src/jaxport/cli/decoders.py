@@ -1,4 +1,5 @@
-"""What a user types for a language model: `--decoder "layers=2,kv_heads=2,head_size=8,context_length=64,eos_token_id=0"`.
+"""What a user types for a language model: `--decoder
+"layers=2,kv_heads=2,head_size=8,context_length=64,eos_token_id=0"`.
 
 For an encoder-decoder, `--encoder` is the encoder, as `MODULE:ATTRIBUTE`, and `--input` is that of the encoder.
 """

@@ -20,7 +20,8 @@ STANDARD = Path("-")
 
 
 def model_file(path: Path | str) -> Path:
-    """Return the path of an ONNX file that exists; `-` is read, and a compiled artifact exported, into a temporary file.
+    """Return the path of an ONNX file that exists; `-` is read, and a compiled artifact exported, into a temporary
+    file.
 
     Raises:
       InvalidArgument: there is no such file, it is a folder, or it is no ONNX file.

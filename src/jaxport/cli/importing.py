@@ -110,7 +110,8 @@ def import_model(
         Literal["auto", "keep", "none"],
         typer.Option(
             "--ties",
-            help="Which uses of one tensor are one parameter: what an author may have tied, what the file stores once, none.",
+            help="Which uses of one tensor are one parameter: what an author may have tied, what the file stores "
+            "once, none.",
         ),
     ] = "auto",
     keep_guards: Annotated[

@@ -48,8 +48,9 @@ class ModuleRow:
 class Summary:
     """The contents of a model file.
 
-    `opset_for` are the operators that require its opset, if the file says so; `roles` says which tensors are parameters,
-    statistics and constants, as far as the model can be imported; `in_nodes` are those of them that `Constant` nodes hold.
+    `opset_for` are the operators that require its opset, if the file says so; `roles` says which tensors are
+    parameters, statistics and constants, as far as the model can be imported; `in_nodes` are those of them that
+    `Constant` nodes hold.
     """
 
     file: str

@@ -1,4 +1,5 @@
-"""The constructors of layers that compute with integers of few bits, which no framework has: each has classes of its own.
+"""The constructors of layers that compute with integers of few bits, which no framework has: each has classes of its
+own.
 
 a convolution of 3 to 16 channels whose kernel is stored in uint8
 →   QuantizedConv(3, 16, (3, 3), padding=1, dtype=jnp.uint8, rngs=rngs)

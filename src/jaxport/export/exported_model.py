@@ -1,4 +1,6 @@
-"""An exported model as what verifies it sees it; `jaxport.export.exported.Exported` has methods that save, run and verify it."""
+"""An exported model as what verifies it sees it; `jaxport.export.exported.Exported` has methods that save, run and
+verify it.
+"""
 
 from __future__ import annotations
 

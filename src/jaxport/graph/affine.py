@@ -30,7 +30,8 @@ _INTEGERS = frozenset({ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32,
 
 _ORDERED = COMPARISONS - {"Equal"}
 _COMPARE = {
-    "Equal": operator.eq, "Greater": operator.gt, "GreaterOrEqual": operator.ge, "Less": operator.lt, "LessOrEqual": operator.le,
+    "Equal": operator.eq, "Greater": operator.gt, "GreaterOrEqual": operator.ge, "Less": operator.lt,
+    "LessOrEqual": operator.le,
 }  # fmt: skip
 
 
@@ -234,7 +235,8 @@ def conjunction(seen: Seen, known: Known = NOTHING, holds: bool = True) -> list[
 
 
 def _between_numbers(seen: Seen) -> tuple[Seen, bool] | None:
-    """Return the condition, and whether it is meant or its negation, that a comparison with one of two chosen numbers is.
+    """Return the condition, and whether it is meant or its negation, that a comparison with one of two chosen numbers
+    is.
 
     `where(later, low, 0) < 0` is `later`.
     """

@@ -161,7 +161,8 @@ class Region(Generic[Carried]):
         return 1 if moves_only_ones(dims_of(value), self.layouts[value]) else MOVING
 
     def cut(self, required: Collection[ir.Node] = (), cost: Callable[[ir.Value], int] | None = None) -> set[ir.Node]:
-        """Return the operators that work on permuted data if Transposes are to cost as little as possible (a minimum cut).
+        """Return the operators that work on permuted data if Transposes are to cost as little as possible (a minimum
+        cut).
 
         Args:
           required: the operators that work on permuted data in any case.

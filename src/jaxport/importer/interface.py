@@ -1,5 +1,5 @@
-"""An imported program as what records, prints, verifies and explains it sees it: `jaxport.importer.program.Program`; and programs
-that compute the same as another one, of another graph or in another order of axes.
+"""An imported program as what records, prints, verifies and explains it sees it: `jaxport.importer.program.Program`;
+and programs that compute the same as another one, of another graph or in another order of axes.
 
 `Program` has methods that print and verify it. What does either takes this interface, so that imports form no circle.
 """

@@ -177,8 +177,9 @@ def known(condition: Callable[[], bool]) -> bool:
         return False
 
 
-# For each symbolic size JAX raises a TypeError, and keeps it in a variable of the function that raised it. That is a reference cycle, which
-# holds every frame of the stack with its tracers until the next garbage collection: half of the objects of a trace.
+# For each symbolic size JAX raises a TypeError, and keeps it in a variable of the function that raised it. That is a
+# reference cycle, which holds every frame of the stack with its tracers until the next garbage collection: half of the
+# objects of a trace.
 def _checked(check: Callable[[Dim], Dim]) -> Callable[[Dim], Dim]:
     """Return a check of sizes that returns symbolic ones as they are, as `check` does in the end.
 
@@ -198,9 +199,9 @@ _NAME = "_canonicalize_dimension"
 CHECKS_OF_SIZES: tuple[tuple[Any, str, Callable], ...] = ((_core, _NAME, _checked),) if hasattr(_core, _NAME) else ()
 
 
-# Whether a size is negative JAX decides by eliminating its terms against all constraints, in time that is exponential in their number.
-# A Reshape asks that of products, which JAX expands: `(floordiv(h - 3, 4) + 1) * (floordiv(w - 3, 4) + 1)` is four terms, and takes
-# minutes after some convolutions. Here it is decided for each factor.
+# Whether a size is negative JAX decides by eliminating its terms against all constraints, in time that is exponential
+# in their number. A Reshape asks that of products, which JAX expands: `(floordiv(h - 3, 4) + 1) * (floordiv(w - 3, 4) +
+# 1)` is four terms, and takes minutes after some convolutions. Here it is decided for each factor.
 _Decision = Callable[[Dim, Any], tuple[float, float]]
 
 

@@ -1,4 +1,6 @@
-"""What an object is, whatever its `==` and hash are: mappings and sets by identity; arrays that nobody else writes to."""
+"""What an object is, whatever its `==` and hash are: mappings and sets by identity; arrays that nobody else writes
+to.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ V = TypeVar("V")
 
 
 class IdentityMap(MutableMapping[K, V]):
-    """A mapping from objects to values, in the order of insertion, for keys without a hash, or whose `==` is no identity.
+    """A mapping from objects to values, in the order of insertion, for keys without a hash, or whose `==` is no
+    identity.
 
     It keeps its keys alive: an object that is freed may leave its `id` to another one.
 

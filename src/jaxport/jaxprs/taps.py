@@ -1,7 +1,7 @@
 """Make values inside a program outputs of it, out of all bodies that they are in.
 
-A value that a scan computes at every step becomes an output with the steps as its leading axis; a `while` loop gives the
-value of its last step, zeros if there was none; a branch that is not taken gives zeros.
+A value that a scan computes at every step becomes an output with the steps as its leading axis; a `while` loop gives
+the value of its last step, zeros if there was none; a branch that is not taken gives zeros.
 
 >>> import jax, jax.numpy as jnp
 >>> from jax import lax

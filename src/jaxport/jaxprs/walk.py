@@ -1,5 +1,5 @@
-"""Walk jaxprs: the bodies of an equation, all equations of a program, one body with another meaning for its equations; and
-follow values in a body: which equation computes a value, which equations it depends on, and which it reaches.
+"""Walk jaxprs: the bodies of an equation, all equations of a program, one body with another meaning for its equations;
+and follow values in a body: which equation computes a value, which equations it depends on, and which it reaches.
 
 >>> import jax
 >>> nested = jax.make_jaxpr(lambda x: jax.jit(lambda y: y * 2 + 1)(x))(1.0).jaxpr

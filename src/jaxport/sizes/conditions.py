@@ -1,11 +1,11 @@
 """Comparisons of sizes: whether they hold always or never, and under which simplest condition.
 
-Names are sizes, and 1 or more. A quotient and a remainder by a number are decided exactly, as are minima, maxima and sums: each
-is an integer with linear constraints. A product of names is an integer of its own, of which the bounds of its factors say
-something; what is decided of it is right, but not everything is decided.
+Names are sizes, and 1 or more. A quotient and a remainder by a number are decided exactly, as are minima, maxima and
+sums: each is an integer with linear constraints. A product of names is an integer of its own, of which the bounds of
+its factors say something; what is decided of it is right, but not everything is decided.
 
-Presburger libraries decide the same (`islpy` in less time), but have no wheels for Windows, and are 8 MB of machine code for what are
-some hundred questions a model.
+Presburger libraries decide the same (`islpy` in less time), but have no wheels for Windows, and are 8 MB of machine
+code for what are some hundred questions a model.
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ class SizeComparison:
 
     @staticmethod
     def solution(asked: Sequence[SizeComparison], names: Sequence[str]) -> dict[str, int] | None:
-        """Return the smallest sizes for which comparisons hold, the first name first; None if there are none, or none are found.
+        """Return the smallest sizes for which comparisons hold, the first name first; None if there are none, or none
+        are found.
 
         >>> SizeComparison.solution(
         ...     [*map(SizeComparison.of, ["a + b == 8", "mod(b, 3) == 0", "b*c == 12"])], ["a", "b", "c"]
@@ -181,7 +182,8 @@ Facts = frozenset[tuple[SizeSum, bool]]
 
 
 def is_at_least(one: SizeSum, bound: SizeSum | int = 0, given: Iterable[SizeSum] = ()) -> bool:
-    """Whether a sum is known not to be less than another one, whatever the sizes are for which given sums are not negative.
+    """Whether a sum is known not to be less than another one, whatever the sizes are for which given sums are not
+    negative.
 
     >>> n = SizeSum({"n": 1})
     >>> is_at_least(n, 1), is_at_least(n, 2), is_at_least(n, 2, [n - 5])
@@ -205,7 +207,9 @@ def _has_solution(facts: Facts) -> bool:
 
 
 def _cases(facts: Facts) -> Iterator[tuple[Facts, Facts]]:
-    """Yield facts without minima and maxima, for each combination of what those are, and what that says of their sides."""
+    """Yield facts without minima and maxima, for each combination of what those are, and what that says of their
+    sides.
+    """
     pending: list[tuple[Facts, Facts]] = [(facts, frozenset())]
     for _ in range(2 * MOST_CASES):
         if not pending:
@@ -321,7 +325,9 @@ def _linear(asked: SizeComparison, given: Sequence[SizeComparison]) -> tuple[Siz
 
 
 def _arranged(difference: SizeSum, symbol: str) -> SizeComparison:
-    """Return the comparison of a sum with 0, with terms that are subtracted on the right, and the number if it is positive."""
+    """Return the comparison of a sum with 0, with terms that are subtracted on the right, and the number if it is
+    positive.
+    """
     if 2 * sum(factor < 0 for factor in difference.terms.values()) > len(difference.terms):
         difference, symbol = -difference, _TURNED.get(symbol, symbol)
     divisor = math.gcd(difference.number, *difference.terms.values())

@@ -1,8 +1,9 @@
 """Whether linear constraints have a solution in integers: Pugh's Omega test.
 
-A constraint is a `SizeSum` that is zero, or one that is not negative. Equations are solved by Euclid's algorithm on their factors.
-Of inequalities one variable after another is eliminated: exactly where a factor is 1, else by the solutions that surely remain
-(the dark shadow), and by those between (splinters), so that the answer is that of trying all integers.
+A constraint is a `SizeSum` that is zero, or one that is not negative. Equations are solved by Euclid's algorithm on
+their factors. Of inequalities one variable after another is eliminated: exactly where a factor is 1, else by the
+solutions that surely remain (the dark shadow), and by those between (splinters), so that the answer is that of trying
+all integers.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from jaxport.errors import InvalidArgument
 from jaxport.jaxprs.dim_text import Expression, parse
 
 Key = Hashable
-"""What stands for an integer: the name of a size, a quotient, a minimum, or a tuple of these, which is their product."""
+"""What stands for an integer: the name of a size, a quotient, a minimum, or a tuple of these, which is their product.
+"""
 
 
 @dataclass(frozen=True, repr=False)

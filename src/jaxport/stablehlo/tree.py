@@ -1,4 +1,6 @@
-"""A module of StableHLO as plain values: functions, operations and types, with nothing left of MLIR but constants' buffers."""
+"""A module of StableHLO as plain values: functions, operations and types, with nothing left of MLIR but constants'
+buffers.
+"""
 
 from __future__ import annotations
 
@@ -163,7 +165,9 @@ class HloModule:
 
 
 def canonical(module: HloModule, body: HloBody) -> tuple:
-    """Return a key that bodies share if and only if they compute the same, operation by operation; called functions included."""
+    """Return a key that bodies share if and only if they compute the same, operation by operation; called functions
+    included.
+    """
     numbers = {value: at for at, value in enumerate(body.arguments)}
     return _canonical(module, body, numbers)
 

@@ -187,7 +187,9 @@ def selection(targets: Iterable[str], recorder: _CurrentRecorder) -> TargetSelec
 
 
 def function_patches(forms: Mapping[str, tuple[PythonFunction, _Form]], recorder: _CurrentRecorder) -> list[Patch]:
-    """Return the patches that give functions, by name, another form inside of windows, wherever modules hold them under that name."""
+    """Return the patches that give functions, by name, another form inside of windows, wherever modules hold them under
+    that name.
+    """
     patches: list[Patch] = []
     for module in list(sys.modules.values()):
         if type(module) is ModuleType:

@@ -63,7 +63,9 @@ class Struct:
     further: str = ""
 
     def text(self) -> str:
-        """Return its definition: with `new` and `forward`, or with a configuration of its own where it takes arguments."""
+        """Return its definition: with `new` and `forward`, or with a configuration of its own where it takes
+        arguments.
+        """
         uses_device = has_name(self.init.values(), "device")
         device = f"{'' if uses_device else '_'}device: &Device"
         made = [f"            {self._field(key)}," for key in self.fields]

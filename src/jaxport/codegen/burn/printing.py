@@ -281,7 +281,9 @@ def _field(key: str) -> RustExpression:
 
 
 def _name_of(result: RustExpression) -> str:
-    """Return the name that a result has, or that the part of the module has that computes it; empty for others and for `x`."""
+    """Return the name that a result has, or that the part of the module has that computes it; empty for others and for
+    `x`.
+    """
     receiver = result.receiver if isinstance(result, Method) else result
     if isinstance(receiver, FieldAccess) and isinstance(receiver.value, Identifier) and receiver.value.id == "self":
         return receiver.field

@@ -1,4 +1,6 @@
-"""What Python writes otherwise in classes that are alike: activations that are arguments, and negative numbers that are added."""
+"""What Python writes otherwise in classes that are alike: activations that are arguments, and negative numbers that are
+added.
+"""
 
 from __future__ import annotations
 

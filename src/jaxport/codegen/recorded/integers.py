@@ -1,6 +1,7 @@
 """Products of integers that are rounded from floats in each call, as one operator of jaxport's own domain.
 
-ONNX Runtime's dynamic quantization writes DynamicQuantizeLinear, MatMulInteger, a Cast and two Muls for each linear layer.
+ONNX Runtime's dynamic quantization writes DynamicQuantizeLinear, MatMulInteger, a Cast and two Muls for each linear
+layer.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def _find(node: ir.Node) -> Fusion | None:
 
 
 def _fusion(node: ir.Node, product: ir.Node, scales: ir.Node) -> Fusion | None:
-    """Return the fusion to a product whose left operand is quantized as DynamicQuantizeLinear does, and scaled as it says."""
+    """Return the fusion to a product whose left operand is quantized as DynamicQuantizeLinear does, and scaled as it
+    says.
+    """
     rounding = source(product).producer()
     if not is_op(rounding, "DynamicQuantizeLinear"):
         return None

@@ -1,6 +1,7 @@
 """Convolutions over one axis, which TensorFlow writes as those of images that are one pixel high.
 
-`Squeeze(Conv(Unsqueeze(x)))` is a convolution of `x` with the kernel of one axis less; a Transpose on the way stays one.
+`Squeeze(Conv(Unsqueeze(x)))` is a convolution of `x` with the kernel of one axis less; a Transpose on the way stays
+one.
 """
 
 from __future__ import annotations

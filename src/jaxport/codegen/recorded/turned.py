@@ -1,7 +1,7 @@
 """Products whose first operand is a parameter, as products whose second one is: the form that layers have.
 
-Exporters write `x @ w + b` as `wᵀ @ xᵀ + b` where the channels are not the last axis, after convolutions for example. The
-transposes that this adds are those that printers spell out, or move, as they do around convolutions.
+Exporters write `x @ w + b` as `wᵀ @ xᵀ + b` where the channels are not the last axis, after convolutions for example.
+The transposes that this adds are those that printers spell out, or move, as they do around convolutions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What is known of the values of recorded steps, whatever the inputs are: the analysis of graphs, from the steps that make them."""
+"""What is known of the values of recorded steps, whatever the inputs are: the analysis of graphs, from the steps that
+make them.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,10 @@ from jaxport.importer.values.recording import Step, Variable
 
 OPERATORS: Mapping[str, str] = {
     "+": "Add", "-": "Sub", "*": "Mul", "/": "Div", "%": "Mod", "<": "Less", "<=": "LessOrEqual", ">": "Greater",
-    ">=": "GreaterOrEqual", "==": "Equal", "!=": "Equal", "&": "And", "jnp.logical_and": "And", "~": "Not", "jnp.logical_not": "Not",
-    "jnp.minimum": "Min", "jnp.maximum": "Max", "jnp.abs": "Abs", "jnp.exp": "Exp", "jnp.where": "Where", "astype": "Cast",
+    ">=": "GreaterOrEqual", "==": "Equal", "!=": "Equal", "&": "And", "jnp.logical_and": "And", "~": "Not",
+    "jnp.logical_not": "Not",
+    "jnp.minimum": "Min", "jnp.maximum": "Max", "jnp.abs": "Abs", "jnp.exp": "Exp", "jnp.where": "Where",
+    "astype": "Cast",
     "nn.sigmoid": "Sigmoid", "nn.softmax": "Softmax", "jnp.arange": "Range", "jnp.transpose": "Transpose",
     "jnp.broadcast_to": "Expand", **dict.fromkeys(("jnp.reshape", "jnp.expand_dims", "jnp.squeeze"), "Reshape"),
 }  # fmt: skip
@@ -48,7 +52,9 @@ def truth_of(value: object, producers: Producers) -> bool | None:
 
 
 def diagonal_of(value: object, producers: Producers) -> tuple[bool, int] | None:
-    """Return the diagonal that bounds where a condition on rows and columns holds, and whether it holds from there on, or up to it."""
+    """Return the diagonal that bounds where a condition on rows and columns holds, and whether it holds from there on,
+    or up to it.
+    """
     if isinstance(value, HostValue):
         known = triangle_of(value) if value.dtype == bool else None
         return known if known is None or not known[0] else (True, known[1] + 1)

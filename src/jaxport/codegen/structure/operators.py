@@ -58,8 +58,8 @@ def operators(steps: Iterable[Step], result: object, weights: Collection[Variabl
 def _beside_readers(steps: Sequence[Step], results: Collection[Variable], weights: Collection[Variable]) -> list[Step]:
     """Return the steps with those that rearrange or pack weights before the nodes that read them, as steps of these.
 
-    Exporters transpose a weight once, or join weights once, for all calls of a module, and for all modules; each has to look
-    alike.
+    Exporters transpose a weight once, or join weights once, for all calls of a module, and for all modules; each has to
+    look alike.
     """
     rearranging: dict[Variable, Step] = {}
     copies: dict[tuple[Variable, ir.Node | Step], Variable] = {}

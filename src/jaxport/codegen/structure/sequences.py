@@ -1,7 +1,7 @@
 """Sequences: modules that call their elements one after the other, with functions between them.
 
-PyTorch's and Flax's `Sequential` are such modules. Their elements are numbered by the paths of the file; what is computed
-between two elements is a function, and takes a number that no module of the file has.
+PyTorch's and Flax's `Sequential` are such modules. Their elements are numbered by the paths of the file; what is
+computed between two elements is a function, and takes a number that no module of the file has.
 
 Before and after:
 
@@ -22,7 +22,8 @@ from jaxport.importer.values.recording import Variable
 LONGEST = 3
 """Digits of a number at most: one element of a large number would be a long list."""
 MOST_MISSING = 2
-"""Elements in a row that the file does not have, such as dropout: longer gaps are no sequence that anyone would write."""
+"""Elements in a row that the file does not have, such as dropout: longer gaps are no sequence that anyone would write.
+"""
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,8 @@ class Fields:
 
 
 def key_of(child: Child) -> object:
-    """Return what all calls of one module or layer share, the key of an `IdentityMap`: each call of a layer is a `Layer` of its own,
-    with the same mapping of weights.
+    """Return what all calls of one module or layer share, the key of an `IdentityMap`: each call of a layer is a
+    `Layer` of its own, with the same mapping of weights.
     """
     return child.weights if isinstance(child, Layer) else child
 

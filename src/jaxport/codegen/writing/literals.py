@@ -241,7 +241,8 @@ _WIDENED = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8", 
 
 
 def storable(value: np.ndarray) -> tuple[np.ndarray, str]:
-    """Return a tensor in a dtype that weights files have, and the expression that restores it, empty if that is its own.
+    """Return a tensor in a dtype that weights files have, and the expression that restores it, empty if that is its
+    own.
 
     >>> storable(np.zeros(2, np.complex128))[1]
     'lax.complex(*{})'

@@ -60,7 +60,9 @@ def same_tensor(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def direct_operands(step: Step, loops: Mapping[Step, Loop]) -> Iterator[Variable]:
-    """Yield the values that are operands of a step itself, not of a loop or of a function that is one of its operands."""
+    """Yield the values that are operands of a step itself, not of a loop or of a function that is one of its
+    operands.
+    """
     for leaf in () if step in loops else leaves((step.args, step.kwargs)):
         if isinstance(leaf, Variable):
             yield leaf
@@ -133,8 +135,9 @@ class SizeName(str):
 class CellText(str):
     """A cell of the module that `lax.scan` runs.
 
-    It is printed as a function that each call makes anew: `lambda carry, row: self.cell(carry, row)`. JAX keeps what it traced of a callable, with the weights of that time
-    as constants, for as long as the callable lives: `lax.scan(self.cell, …)` would not see weights that change in place.
+    It is printed as a function that each call makes anew: `lambda carry, row: self.cell(carry, row)`. JAX keeps what it
+    traced of a callable, with the weights of that time as constants, for as long as the callable lives:
+    `lax.scan(self.cell, …)` would not see weights that change in place.
     """
 
     __slots__ = ()
@@ -151,7 +154,8 @@ KEPT = {"mask", "softmax", "top_k"}
 
 
 def attending(steps: Sequence[Step], tables: Mapping[Variable, str], method: str) -> list[Step]:
-    """Return steps with `self.embed(x)` in place of `take(table, x)`, and `self.embed.attend(x)` in place of `x @ table.T`.
+    """Return steps with `self.embed(x)` in place of `take(table, x)`, and `self.embed.attend(x)` in place of
+    `x @ table.T`.
 
     Args:
       steps: the steps of a module.

@@ -18,7 +18,9 @@ from jaxport.onnx_facts import ROLES
 
 
 def role_of(weight: TracedWeight) -> str:
-    """Return the role of an array of the traced callable: a statistic is what its modules hold and training leaves alone."""
+    """Return the role of an array of the traced callable: a statistic is what its modules hold and training leaves
+    alone.
+    """
     if weight.trainable:
         return "parameter"
     return "statistic" if weight.is_held else "constant"

@@ -1,8 +1,9 @@
 """Divide sizes once: a quotient of quotients of dims is rounded as if the sizes were numbers.
 
 If a size is a number, `1 / (256 / x.shape[0])` is Python's arithmetic in double precision, rounded to float32 when it
-meets an array. If it is a symbol, JAX computes the same in float32 from the start, and each division rounds. Positions in
-an image are then wrong in the fifth digit. So such a chain is one division, of products of sizes, which float32 has exactly.
+meets an array. If it is a symbol, JAX computes the same in float32 from the start, and each division rounds. Positions
+in an image are then wrong in the fifth digit. So such a chain is one division, of products of sizes, which float32 has
+exactly.
 """
 
 from __future__ import annotations

@@ -71,7 +71,9 @@ def _are_bounded(operation: SeenNode) -> bool:
 
 
 def _kept_over(operand: Operand, dims: Sequence[Dim]) -> frozenset[int]:
-    """Return the axes of a result along which each row has an element for which the operand is not negative infinite."""
+    """Return the axes of a result along which each row has an element for which the operand is not negative
+    infinite.
+    """
     if operand.dims is None:
         return frozenset()
     ahead = len(dims) - len(operand.dims)
@@ -111,7 +113,9 @@ def multiplied(operation: SeenNode) -> Facts:
 
 
 def is_normal(low: End | None, dtype: ir.DataType) -> bool:
-    """Whether a bound is so large that no product of a number above it with a whole number but zero is rounded to zero."""
+    """Whether a bound is so large that no product of a number above it with a whole number but zero is rounded to
+    zero.
+    """
     return (
         isinstance(low, float)
         and dtype.is_floating_point()

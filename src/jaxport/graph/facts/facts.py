@@ -37,7 +37,8 @@ class Facts:
     Attributes:
       form: integers as a function of their index.
       band: where truth values hold.
-      choice: a band, the number in it, and the number elsewhere; in the band of everything, all elements are one number.
+      choice: a band, the number in it, and the number elsewhere; in the band of everything, all elements are one
+        number.
       elements: the elements of a short vector or a number, as polynomials of sizes.
       columns: the forms of the elements along the last axis, without that axis, if they are few.
       low, high: bounds of all elements; None if none is known.

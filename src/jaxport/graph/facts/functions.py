@@ -62,7 +62,8 @@ def _cast_to_float(facts: Facts, before: ir.DataType, after: ir.DataType) -> Fac
     choice, low, high = facts.choice, rounded(facts.low), rounded(facts.high)
     narrows = before.is_floating_point() and after.itemsize < before.itemsize
     return Facts(
-        choice=None if choice is None else (choice[0], *(rounded(number) or 0.0 for number in choice[1:])),  # type: ignore[arg-type]
+        choice=None if choice is None else (choice[0], *(rounded(number) or 0.0 for number in choice[1:])),
+        # type: ignore[arg-type]
         low=low,
         high=high,
         never_nan=facts.never_nan,
@@ -207,6 +208,7 @@ def reduced_extreme(operation: SeenNode) -> Facts:
     return replace(
         facts, form=None if facts.form is None or not facts.form.is_uniform
         else uniform(facts.form.constant, len(operation.dims)),
-        band=band, choice=facts.choice if facts.number is not None else None, elements=None, columns=(), kept=frozenset(),
+        band=band, choice=facts.choice if facts.number is not None else None, elements=None, columns=(),
+        kept=frozenset(),
         is_nan_of=None,
     )  # fmt: skip

@@ -31,7 +31,8 @@ FINITE = Facts(never_nan=True, never_infinite=True, never_minus_infinite=True)
 def follow(
     value: Key, found: dict[Key, Facts], operands: Callable[[Key], Iterable[Key]], facts: Callable[[Key], Facts]
 ) -> Facts:
-    """Return what is known of a value, after what is known of all that it is computed from: programs may be deeper than Python's stack.
+    """Return what is known of a value, after what is known of all that it is computed from: programs may be deeper than
+    Python's stack.
 
     Args:
       value: the value.
@@ -58,8 +59,8 @@ class Knowledge:
 
     Args:
       model: the model.
-      are_finite: whether inputs and weights are taken to be finite, but for masks, which may be minus infinity. If not, what is known holds for all of them, and nothing is
-        known of comparisons of floats.
+      are_finite: whether inputs and weights are taken to be finite, but for masks, which may be minus infinity. If not,
+        what is known holds for all of them, and nothing is known of comparisons of floats.
       sizes: by value, its elements as texts of sizes, if they depend on sizes alone.
 
     >>> import onnx.parser
@@ -158,7 +159,9 @@ class Knowledge:
 
 
 def _may_hide(value: ir.Value) -> bool:
-    """Whether an input is added to the scores of a softmax, as it is or scaled: it is a mask, which may be minus infinity."""
+    """Whether an input is added to the scores of a softmax, as it is or scaled: it is a mask, which may be minus
+    infinity.
+    """
     return any(is_op(user, "Softmax") for user in _readers(value, VIEWS | ARITHMETIC | {"Cast"}))
 
 

@@ -1,7 +1,7 @@
 """Operators that move elements: from which place of an operand each element of the result comes.
 
-All of them have one rule: what is a function of the operand's index is that of the place, and what holds for all elements
-of the operand holds for those of the result.
+All of them have one rule: what is a function of the operand's index is that of the place, and what holds for all
+elements of the operand holds for those of the result.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def _reshaped(operation: SeenNode, dims: Sequence[Dim]) -> Places | None:
 
 
 def whole_group(old: Sequence[Dim], new: Sequence[Dim]) -> Groups | None:
-    """Return all axes of two shapes as one group if they have as many elements, also if sizes are sums; None otherwise."""
+    """Return all axes of two shapes as one group if they have as many elements, also if sizes are sums; None
+    otherwise.
+    """
     counts = (math.prod(map(size_sum, dims), start=size_sum(1)) for dims in (old, new))
     return [(range(len(old)), range(len(new)))] if next(counts) == next(counts) else None
 
@@ -243,7 +245,9 @@ def _moved(operation: SeenNode) -> Facts:
 
 
 def _resized(operation: SeenNode) -> Facts:
-    """Return what holds for all elements: a Resize to the nearest takes some of them, and which depends on the sizes."""
+    """Return what holds for all elements: a Resize to the nearest takes some of them, and which depends on the
+    sizes.
+    """
     mode, transform = (operation.attributes.get(name) for name in ("mode", "coordinate_transformation_mode"))
     is_taken = mode in (None, "nearest") and transform != "tf_crop_and_resize"
     return _moved(operation) if is_taken else Facts()

@@ -134,7 +134,9 @@ RULES: Mapping[str, Rule] = {
         ("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization"), normalized
     ),
     **dict.fromkeys(
-        "Conv Elu Einsum Gelu Gemm HardSigmoid HardSwish LeakyRelu MatMul Mish PRelu Selu Softplus Softsign Swish".split(),
+        (
+            "Conv Elu Einsum Gelu Gemm HardSigmoid HardSwish LeakyRelu MatMul Mish PRelu Selu Softplus Softsign Swish"
+        ).split(),
         if_finite(),
     ),
 }

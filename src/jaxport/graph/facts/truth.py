@@ -47,7 +47,8 @@ def _broadcast(operand: Operand, rank: int) -> Facts:
     """Return what is known of an operand that is broadcast to more axes."""
     facts, choice = operand.facts, operand.facts.choice
     return replace(
-        facts, form=form_over(operand, rank), band=None if facts.band is None else band_over(facts.band, rank), elements=None,
+        facts, form=form_over(operand, rank), band=None if facts.band is None else band_over(facts.band, rank),
+        elements=None,
         choice=None if choice is None else (band_over(choice[0], rank), *choice[1:]), kept=frozenset(), columns=(),
     )  # fmt: skip
 

@@ -8,8 +8,8 @@ positions, its window; what holds for all these keys is left out, and everything
 The operator takes float32 and float16. It counts the rows of a cache; those behind the last one it leaves alone if past
 and present are one buffer, and zeros otherwise. A row of scores that conditions hide as a whole is averaged over the
 keys up to its position, where the program averages over all. Several new rows behind a cache need a batch of one
-sequence; single ones may have a place of their own in each sequence. So only steps of decoders, whose callers keep to these
-terms, have static caches, padding and any batch.
+sequence; single ones may have a place of their own in each sequence. So only steps of decoders, whose callers keep to
+these terms, have static caches, padding and any batch.
 """
 
 from __future__ import annotations
@@ -190,7 +190,8 @@ class CachedStep:
         return value if value.dtype is ir.DataType.BOOL else builder.cast(value, self.dtype)
 
     def _hiding(self, builder: Builder, added: ir.Value | None) -> ir.Value:
-        """Return what is added, or zero, where all conditions hold; elsewhere a number that hides, to which nothing is added.
+        """Return what is added, or zero, where all conditions hold; elsewhere a number that hides, to which nothing is
+        added.
 
         In half precision, a sum with the lowest number would not be finite.
         """
@@ -212,7 +213,9 @@ class CachedStep:
 
 
 def _terms(bias: Seen) -> list[Seen]:
-    """Return the terms of a bias that is a mask and something else: `s + (0 + b)` is `s + b`, and a low number hides with either."""
+    """Return the terms of a bias that is a mask and something else: `s + (0 + b)` is `s + b`, and a low number hides
+    with either.
+    """
     terms = unrounded(bias).operands("Add") or []
     masks = [mask for mask in map(additive, terms) if mask is not None and mask.numbers is not None]
     if any(max(mask.numbers or ()) == 0 and min(mask.numbers or ()) <= LOW for mask in masks):
@@ -279,7 +282,9 @@ def _found(whole: Attended, terms: Terms) -> Fusion | str | None:
 
 
 def _step(whole: Attended, terms: Terms) -> CachedStep | str | None:
-    """Return the attention to a cache that an attention is, why the operator cannot compute it, or None if it has none."""
+    """Return the attention to a cache that an attention is, why the operator cannot compute it, or None if it has
+    none.
+    """
     if whole.axes.windows is not None:
         return None  # windows of an image
     whole = _with_roles_of_cache(whole)
@@ -325,7 +330,9 @@ def _step(whole: Attended, terms: Terms) -> CachedStep | str | None:
 
 
 def _with_roles_of_cache(whole: Attended) -> Attended:
-    """Return an attention whose batch and heads are the first two axes of its keys: one of them may have a single element."""
+    """Return an attention whose batch and heads are the first two axes of its keys: one of them may have a single
+    element.
+    """
     labels, axes = whole.operands[1].axes, whole.axes
     if len(labels) != len(axes.scores) or {*labels[:2]} - {None} != {axes.batch, axes.heads} - {None}:
         return whole
@@ -349,7 +356,10 @@ def _hindrance(whole: Attended, keys: Cache, values: Cache, terms: Terms) -> str
     if whole.hidden_rows is not None and not terms.is_step:
         return whole.hidden_rows
     if keys.is_static and not (terms.is_step and dtypes <= {*KERNELS}):
-        return "a static cache is one buffer for past and present, as callers of a decoder step have it, in float32 or float16"
+        return (
+            "a static cache is one buffer for past and present, as callers of a decoder step have it, in float32 "
+            "or float16"
+        )
     if not terms.is_step and keys.batch != 1 and keys.count != 1:
         return "the operator takes several new rows behind a cache for a batch of one sequence"
     inner = {*(between(whole.result.value, whole.leaves) or ())}

@@ -18,7 +18,9 @@ from jaxport.jaxprs import Dim
 
 @helper
 def resized_positions(n, size, scale, transform, roi):
-    """Return the position in an axis of `n` elements of each of the `size` elements of the result, in float32 as ONNX Runtime."""
+    """Return the position in an axis of `n` elements of each of the `size` elements of the result, in float32 as ONNX
+    Runtime.
+    """
     xp = np if isinstance(n, int) and isinstance(size, int) else jnp
     length, last = xp.asarray(n).astype(xp.float32), xp.asarray(n - 1).astype(xp.float32)
     at, count = xp.arange(size).astype(xp.float32), xp.asarray(size).astype(xp.float32)

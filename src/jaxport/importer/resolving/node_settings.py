@@ -1,4 +1,6 @@
-"""What is set on nodes before a program runs: bounds of sizes that depend on data, and the inputs that decide branches."""
+"""What is set on nodes before a program runs: bounds of sizes that depend on data, and the inputs that decide
+branches.
+"""
 
 from __future__ import annotations
 

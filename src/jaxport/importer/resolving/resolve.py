@@ -238,7 +238,10 @@ class _Resolver:
         elif inside := [
             name for name, attribute in node.attributes.items() if attribute.type is ir.AttributeType.GRAPH
         ]:
-            why = f"it runs a graph of its own, as text generation does; import its `{inside[-1]}`, and write the loop in JAX"
+            why = (
+                f"it runs a graph of its own, as text generation does; import its `{inside[-1]}`, and write the "
+                "loop in JAX"
+            )
         elif node.domain in KNOWN_OPSETS and node.domain != "com.microsoft":
             why = "it is not implemented" if schema else "ONNX has no such operator at this version"
         else:

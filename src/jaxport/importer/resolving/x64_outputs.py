@@ -138,7 +138,9 @@ def _affected(
 
 
 def _shows_integers(node: BoundNode, doubles: Collection[ir.Value]) -> bool:
-    """Whether a node makes anything but floats of doubles that are large integers: float32 does not tell neighbours apart."""
+    """Whether a node makes anything but floats of doubles that are large integers: float32 does not tell neighbours
+    apart.
+    """
     if isinstance(node.target, BodyFunction):
         return False
     if is_op(node.node, "Cast") and isinstance(to := node.attributes.get("to"), int):
@@ -160,7 +162,9 @@ def _makes_double(node: BoundNode, index: int, doubles: set[ir.Value]) -> bool:
 
 
 def _makes(node: BoundNode, index: int, known: set[ir.Value], wanted: Collection[ir.DataType]) -> bool:
-    """Whether an output is of some dtypes, as those in `known` are, by the file, the schema, or the attribute of a cast."""
+    """Whether an output is of some dtypes, as those in `known` are, by the file, the schema, or the attribute of a
+    cast.
+    """
     value, kind = node.node.outputs[index], node.output_types[index]
     if isinstance(kind, int):
         return node.inputs[kind] in known

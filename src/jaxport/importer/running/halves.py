@@ -1,4 +1,6 @@
-"""Products of values in half precision that a file computes in float32, for want of a kernel: computed as JAX does it."""
+"""Products of values in half precision that a file computes in float32, for want of a kernel: computed as JAX does
+it.
+"""
 
 from __future__ import annotations
 

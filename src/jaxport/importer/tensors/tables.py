@@ -1,4 +1,6 @@
-"""Tensors of a file that nobody trains, though nothing but their values says so: tables of sines, masks, and windows."""
+"""Tensors of a file that nobody trains, though nothing but their values says so: tables of sines, masks, and
+windows.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Sizes with names that may be 0.
 
-A name stands for a size of 1 or more in JAX, which then decides what happens at 0 without being asked. So a size that may be 0,
-`past`, is traced as `past_and_1 - 1`: what depends on whether it is 0 is not decided. Texts for people and printed source have
-`past`.
+A name stands for a size of 1 or more in JAX, which then decides what happens at 0 without being asked. So a size that
+may be 0, `past`, is traced as `past_and_1 - 1`: what depends on whether it is 0 is not decided. Texts for people and
+printed source have `past`.
 """
 
 from __future__ import annotations

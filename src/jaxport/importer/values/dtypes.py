@@ -40,7 +40,8 @@ def dtype_of(code: int, where: str = "") -> np.dtype:
 
 
 def from_type_string(text: str) -> np.dtype | None:
-    """Return the dtype that a schema's type string names, or None if it is not a tensor type, or one that onnx_ir lacks.
+    """Return the dtype that a schema's type string names, or None if it is not a tensor type, or one that onnx_ir
+    lacks.
 
     >>> from_type_string("tensor(int64)"), from_type_string("seq(tensor(int64))")
     (dtype('int64'), None)

@@ -76,7 +76,8 @@ def merge_lora(
             raise InvalidArgument(
                 f"the adapter of `{node.path}` cannot be merged",
                 where="`merge_lora`",
-                why="the layer is not linear in its weight, its other parameters are not just added, or it computes the weight "
+                why="the layer is not linear in its weight, its other parameters are not just added, or it computes "
+                "the weight "
                 "from others, such as quantized ones",
                 instead="use `mox.params` and `mox.apply` instead",
             )

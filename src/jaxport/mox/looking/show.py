@@ -55,7 +55,9 @@ _Row = tuple[str, Sequence[tuple[str, jaxprs.Jaxpr]], Block | None]
 
 @dataclass(frozen=True)
 class _Drawing:
-    """One way to draw a tree: so many equations in a row, so many levels; of blocks in a row that are alike, the first."""
+    """One way to draw a tree: so many equations in a row, so many levels; of blocks in a row that are alike, the
+    first.
+    """
 
     shown: int
     levels: int

@@ -38,7 +38,8 @@ def sizes_of(
             raise InvalidArgument(
                 f"`{name}` has the shape {tuple(shape)}",
                 where=where,
-                why=f"the program was traced with ({', '.join(map(str, aval.shape))}){f', where {sizes}' if sizes else ''}",
+                why="the program was traced with "
+                f"({', '.join(map(str, aval.shape))}){f', where {sizes}' if sizes else ''}",
                 instead="give it sizes that fit, or trace the model again with these arguments",
             )
     return values

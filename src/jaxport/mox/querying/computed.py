@@ -13,7 +13,9 @@ from jaxport.jaxprs.walk import bodies, interpret
 
 @dataclass(frozen=True)
 class ComputedWeight:
-    """A weight, as a product takes it: the equation that computes it, and the inputs of the body that it is computed from."""
+    """A weight, as a product takes it: the equation that computes it, and the inputs of the body that it is computed
+    from.
+    """
 
     equation: JaxprEqn
     origins: frozenset[int]

@@ -101,7 +101,9 @@ class ParameterFlow:
     def __init__(
         self, jaxpr: jaxprs.Jaxpr, weight: int | ComputedWeight, constants: Sequence[int], arguments: Sequence[int]
     ):
-        """Follow the input number `weight`, or what an equation computes; the inputs `constants` are parameters, too."""
+        """Follow the input number `weight`, or what an equation computes; the inputs `constants` are parameters,
+        too.
+        """
         self.readings: list[Reading] = []
         self.added: dict[JaxprEqn, Axes] = {}
         self.strays = False

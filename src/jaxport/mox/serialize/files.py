@@ -98,8 +98,8 @@ def unpickled(text: str, arrays: Mapping[str, tuple[str, np.ndarray]], kind: typ
 def save(mox: TracedProgram, path: str | os.PathLike[str]) -> None:
     """Write a Mox to a file (`.json`, `.yson` or `.xml`), and its weights beside it.
 
-    The weights are in `<path>.<digest of their content>.safetensors`, to which the file refers. If saving fails, the old
-    pair of files is kept as it was.
+    The weights are in `<path>.<digest of their content>.safetensors`, to which the file refers. If saving fails, the
+    old pair of files is kept as it was.
 
     Raises:
       InvalidArgument: the suffix of the file is not that of a format.

@@ -1,7 +1,7 @@
 """Values of JSON, and what a reader expects of them: anything else is refused as malformed.
 
-A document may come from anywhere. Its parts get their types here, where they are read; the code behind works with lists, texts
-and numbers.
+A document may come from anywhere. Its parts get their types here, where they are read; the code behind works with
+lists, texts and numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Replacements in the body of a `shard_map`: traced under its mesh, so that types say along which axes values differ."""
+"""Replacements in the body of a `shard_map`: traced under its mesh, so that types say along which axes values
+differ.
+"""
 
 from __future__ import annotations
 

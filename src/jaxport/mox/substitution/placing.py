@@ -89,7 +89,9 @@ def with_original(jaxpr: Jaxpr, original: JaxprEqn, results: int) -> tuple[Jaxpr
 
 
 def options_around(jaxpr: Jaxpr, original: JaxprEqn) -> dict[str, object]:
-    """Return the options of a replacement: those that tell the original in it, which stand-ins represent in the body."""
+    """Return the options of a replacement: those that tell the original in it, which stand-ins represent in the
+    body.
+    """
     block, name = original.params.get("block"), original.primitive.name
     if block is not None:
         return {WRAPPED: True} if WRAPPED in block.options else {}

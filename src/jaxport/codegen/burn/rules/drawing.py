@@ -63,7 +63,8 @@ def normal(body: RustBody, step: Step, shape: Sequence[Dim], dtype: DTypeLike = 
 
 @call("random.uniform")
 def uniform(
-    body: RustBody, step: Step, shape: Sequence[Dim], dtype: DTypeLike = np.float32, minval: float = 0.0, maxval: float = 1.0
+    body: RustBody, step: Step, shape: Sequence[Dim], dtype: DTypeLike = np.float32, minval: float = 0.0,
+    maxval: float = 1.0
 ) -> TypedValue:  # fmt: skip
     own = canonical(np.dtype(dtype))
     return tensor(_drawn(body, shape, own, "Uniform", minval, maxval), shape, own)

@@ -64,7 +64,9 @@ def _around(leaf: Leaf, chains: Mapping[Leaf, Chain], places: Mapping[Leaf, str]
 def put_into_cells(
     cells: Sequence[Cell], leaves: Sequence[Leaf], chains: dict[Leaf, Chain], types: dict[str, str]
 ) -> None:
-    """Put cells into modules of their own, which are named after their first layers; `chains` and `types` are changed."""
+    """Put cells into modules of their own, which are named after their first layers; `chains` and `types` are
+    changed.
+    """
     places = places_of(leaves, chains)
     names = {path for chain in chains.values() for path in chain}
     for cell in cells:

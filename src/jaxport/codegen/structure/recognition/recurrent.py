@@ -241,7 +241,9 @@ class Packed:
         return None
 
     def _weight(self, numbers: np.ndarray, is_matrix: bool) -> Weight | None:
-        """Return the part of a parameter with these rows, with a column for each; None if they do not follow one another."""
+        """Return the part of a parameter with these rows, with a column for each; None if they do not follow one
+        another.
+        """
         parameter = next((v for v, first in self._first.items() if 0 <= numbers[0] - first < self._length(v)), None)
         if parameter is None or not np.array_equal(numbers, np.arange(numbers[0], numbers[0] + len(numbers))):
             return None

@@ -16,7 +16,9 @@ SHARES = ("1 - lax.convert_element_type(rate, *_)", "1 - rate")
 
 
 def dropout(op: Op, matcher: Matcher) -> Layer | None:
-    """Return the dropout that an operator ends, `where(kept, x / (1 - rate), 0)`, if only this operator reads `kept`."""
+    """Return the dropout that an operator ends, `where(kept, x / (1 - rate), 0)`, if only this operator reads
+    `kept`.
+    """
     bound = matcher.bound(DROPOUT, op.step) if op.operator == "Dropout" else None
     if bound is None or matcher.uses[bound["kept"]] != 1:
         return None
