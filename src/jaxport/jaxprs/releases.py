@@ -83,7 +83,8 @@ from jax.extend.core import (
 )
 from jax.extend.core.primitives import (
     closed_call_p,
-    convert_element_type_p,
+    div_p,
+    mul_p,
     random_gamma_p,
     threefry2x32_p as _threefry2x32_p,
 )
@@ -120,10 +121,10 @@ __all__ = [
     "closed",
     "closed_call_p",
     "concerns_reference",
-    "convert_element_type_p",
     "dce_jaxpr",
     "differing",
     "discharge_state",
+    "div_p",
     "failures_name_untested_jax",
     "flattree",
     "geqp3",
@@ -141,6 +142,7 @@ __all__ = [
     "liveness_rule",
     "mlir",
     "mlir_module",
+    "mul_p",
     "named",
     "nameless",
     "native",
