@@ -84,6 +84,8 @@ from jax.extend.core import (
 from jax.extend.core.primitives import (
     closed_call_p,
     convert_element_type_p,
+    div_p,
+    mul_p,
     random_gamma_p,
     threefry2x32_p as _threefry2x32_p,
 )
@@ -124,6 +126,7 @@ __all__ = [
     "dce_jaxpr",
     "differing",
     "discharge_state",
+    "div_p",
     "failures_name_untested_jax",
     "flattree",
     "geqp3",
@@ -141,6 +144,7 @@ __all__ = [
     "liveness_rule",
     "mlir",
     "mlir_module",
+    "mul_p",
     "named",
     "nameless",
     "native",

@@ -12,9 +12,9 @@ from typing import Any, TypeGuard
 
 import numpy as np
 from jax.core import ShapedArray
-from jax.extend.core.primitives import div_p, mul_p
 
 from jaxport.jaxprs import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jaxport.jaxprs.releases import div_p, mul_p
 from jaxport.jaxprs.rewrite import Rewriting
 
 #: The primitives that Python arithmetic on dims is traced to.
