@@ -20,19 +20,8 @@ if TYPE_CHECKING:
 @overload
 def to_source(
     model: object,
-    inputs: object,
+    *places: object,
     folder: Folder = None,
-    /,
-    *,
-    framework: Classes = "nnx",
-    strict: bool = False,
-    **options: Any,
-) -> ModuleSource: ...
-@overload
-def to_source(
-    model: object,
-    folder: Folder = None,
-    *,
     inputs: object = None,
     framework: Classes = "nnx",
     strict: bool = False,
@@ -41,19 +30,8 @@ def to_source(
 @overload
 def to_source(
     model: object,
-    inputs: object,
+    *places: object,
     folder: Folder = None,
-    /,
-    *,
-    framework: Literal["jax"],
-    strict: bool = False,
-    **options: Any,
-) -> Source: ...
-@overload
-def to_source(
-    model: object,
-    folder: Folder = None,
-    *,
     inputs: object = None,
     framework: Literal["jax"],
     strict: bool = False,
@@ -62,19 +40,8 @@ def to_source(
 @overload
 def to_source(
     model: object,
-    inputs: object,
+    *places: object,
     folder: Folder = None,
-    /,
-    *,
-    framework: Literal["burn"],
-    strict: bool = False,
-    **options: Any,
-) -> CrateSource: ...
-@overload
-def to_source(
-    model: object,
-    folder: Folder = None,
-    *,
     inputs: object = None,
     framework: Literal["burn"],
     strict: bool = False,

@@ -191,9 +191,9 @@ def is_at_least(one: SizeSum, bound: SizeSum | int = 0, given: Iterable[SizeSum]
     """
     difference = one - bound
     low, _ = ends(difference)
-    given = [(each, False) for each in given]
-    if low < 0 and (given or not all(isinstance(key, str) for key in difference.terms)):
-        return not _has_solution(frozenset({(-difference - 1, False), *given}))
+    known_facts = [(each, False) for each in given]
+    if low < 0 and (known_facts or not all(isinstance(key, str) for key in difference.terms)):
+        return not _has_solution(frozenset({(-difference - 1, False), *known_facts}))
     return low >= 0
 
 

@@ -62,8 +62,7 @@ def _cast_to_float(facts: Facts, before: ir.DataType, after: ir.DataType) -> Fac
     choice, low, high = facts.choice, rounded(facts.low), rounded(facts.high)
     narrows = before.is_floating_point() and after.itemsize < before.itemsize
     return Facts(
-        choice=None if choice is None else (choice[0], *(rounded(number) or 0.0 for number in choice[1:])),
-        # type: ignore[arg-type]
+        choice=None if choice is None else (choice[0], rounded(choice[1]) or 0.0, rounded(choice[2]) or 0.0),
         low=low,
         high=high,
         never_nan=facts.never_nan,
