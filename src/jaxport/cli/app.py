@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from jaxport.jaxprs import Parameters, PythonFunction
     from jaxport.verify import Report
 
-__all__ = ["app", "options_of"]
-
 # Plain help: the boxes of rich cut words off in a terminal of 80 columns.
 app = typer.Typer(
     cls=completion.Group,
@@ -46,7 +44,10 @@ _TARGET_HELP = (
     "module:attribute: a model object, a function, a class or a function without parameters (both are called), "
     "or a call such as models:resnet(depth=50)."
 )
-_DESTINATION_HELP = 'Where the model will run: "onnx", "portable", "web", "webgpu", "edge" (small devices), "openvino", "onnxruntime" or "genai".'
+_DESTINATION_HELP = (
+    'Where the model will run: "onnx", "portable", "web", "webgpu", "edge" (small devices), "openvino", '
+    '"onnxruntime" or "genai".'
+)
 _DECODER_HELP = (
     "Export one step of a language model (instead of --input), as a folder for onnxruntime-genai: "
     '"layers=2,kv_heads=2,head_size=8", with context_length and eos_token_id; also cache=static, position_ids=False. '
@@ -62,7 +63,10 @@ _PRECISION_HELP = (
 _INPUT_HELP = 'One input, in the order of the arguments: "B,224,224,3", "ids:int32[B,T]", "scale:float32[]".'
 _INPUT_PARAM_HELP = 'A keyword argument that becomes an input: "mask:bool[B,T]"; "train:bool" is a Python flag.'
 _FUNCTION_HELP = "A block whose calls become an ONNX function: flax.nnx.Linear."
-_WEIGHTS_HELP = 'How weights are stored: "constants", "inputs", or a pattern such as "layers.*.kernel" for paths that become inputs.'
+_WEIGHTS_HELP = (
+    'How weights are stored: "constants", "inputs", or a pattern such as "layers.*.kernel" for paths that '
+    "become inputs."
+)
 _CONSTRAINT_HELP = 'A constraint on the symbolic dims: "T >= 2".'
 _RTOL_HELP = "The relative tolerance of an element; by default that of its dtype."
 _ATOL_HELP = "The absolute tolerance of an element; by default that of the dtype for the largest element."
@@ -100,7 +104,8 @@ State = Annotated[
 Nonfinite = Annotated[
     Literal["runtime", "exact", "ignore"],
     typer.Option(
-        help="NaN and infinities: as the runtime's max pools and recurrent layers treat them, exactly as in JAX, or with the promise that nothing is NaN."
+        help="NaN and infinities: as the runtime's max pools and recurrent layers treat them, exactly as in JAX, or "
+        "with the promise that nothing is NaN."
     ),
 ]
 Checks = Annotated[
@@ -189,7 +194,8 @@ def export(
         typer.Option(
             "--report",
             metavar="FILE",
-            help="Write what a bug report needs as Markdown, also of a refusal: versions, the program, the error, --explain.",
+            help="Write what a bug report needs as Markdown, also of a refusal: versions, the program, the error, "
+            "--explain.",
         ),
     ] = None,
 ) -> None:

@@ -43,7 +43,7 @@ _made_for: contextvars.ContextVar[tuple[str, Build]] = contextvars.ContextVar("r
 
 @contextlib.contextmanager
 def made_for(release: str, web: Build = "") -> Iterator[None]:
-    """Make models for this release and all newer ones inside the context, and for a build of onnxruntime-web if it is given.
+    """Make models for this release and all newer ones inside the context, and for a build of onnxruntime-web, if any.
 
     >>> with made_for("1.17"):
     ...     sorted(dtype.name for dtype in missing("BitShift"))

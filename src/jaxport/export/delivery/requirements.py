@@ -17,7 +17,8 @@ from jaxport.onnx_facts.kernels import MISSING, RELEASES, VERSIONS
 from jaxport.printable import Shown, printable
 
 SLOW_ON_CPUS = ("SkipLayerNormFusion",)
-"""Optimizers of ONNX Runtime whose operators are slower on CPUs than those that they replace: normalizations of rows."""
+"""Optimizers of ONNX Runtime whose operators are slower on CPUs than those that they replace: normalizations of rows.
+"""
 CHECKS = "jaxport.checks"
 """The key of the model's metadata under which the number of checks is that the export left out."""
 SHOWN = 3
@@ -50,8 +51,8 @@ class Requirements(Shown):
       session: arguments of `onnxruntime.InferenceSession` that make the model faster on CPUs; `exported.run` uses them.
       unknown: the number of values with a dim, or a shape, that is only known at run time.
       checks: the number of checks that the export left out: where they raise in JAX, the model returns values.
-      off_gpu: the operators with their dtypes that onnxruntime-web leaves to the CPU where it runs the model by WebGPU; the
-        text has them if the target is one for browsers.
+      off_gpu: the operators with their dtypes that onnxruntime-web leaves to the CPU where it runs the model by WebGPU;
+        the text has them if the target is one for browsers.
       for_browsers: whether the target is one for browsers.
     """
 
@@ -172,7 +173,9 @@ def lack(node: ir.Node, opset: int, release: str, web: bool = False) -> str | No
 
 
 def unregistered(node: ir.Node, facts: schema.Schema, web: bool = False) -> str | None:
-    """Return the dtypes of a node if no kernel takes them, for an operator that no rule emits or on the web; else None."""
+    """Return the dtypes of a node if no kernel takes them, for an operator that no rule emits or on the web; else
+    None.
+    """
     dtypes = _by_parameter(node, facts)
     return ", ".join(dtypes.values()) if releases.lacks_kernel(node.op_type, facts.since, dtypes, web) else None
 
@@ -188,7 +191,7 @@ def _by_parameter(node: ir.Node, facts: schema.Schema) -> dict[str, str]:
 
 
 def off_gpu(model: ir.Model) -> Iterator[tuple[ir.Node, str]]:
-    """Yield the nodes that WebGPU leaves to the CPU, and their dtypes; sizes are computed there in any case, in no time."""
+    """Yield the nodes that WebGPU leaves to the CPU, and their dtypes; sizes are computed there in any case."""
     opset, sizes = model.opset_imports[""], set[ir.Value]()
     for node in (node for graph in graphs(model) for node in graph if not node.domain):
         given = [value for value in node.inputs if value is not None]

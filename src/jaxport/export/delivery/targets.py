@@ -51,8 +51,8 @@ class Target:
       for_indices: the names of the dtypes that only indices, axes and shapes may have.
       static: whether every size has to be a number.
       passes: graph passes that run after all others.
-      decoder: whether a model has to be an encoder, or a step of a decoder with the inputs of `jaxport.decoder_inputs` or
-        `jaxport.encoder_decoder_inputs`.
+      decoder: whether a model has to be an encoder, or a step of a decoder with the inputs of `jaxport.decoder_inputs`
+        or `jaxport.encoder_decoder_inputs`.
       caches: whether attention to a key-value cache becomes ONNX Runtime's GroupQueryAttention.
       experts: whether a mixture of experts becomes ONNX Runtime's MoE.
       signs_uint32: whether the runtime treats uint32 as signed, which makes comparisons and conversions of large values
@@ -256,7 +256,8 @@ def refusals(model: ir.Model, target: Target) -> list[Refusal]:
         refused = requirements.dtypes_of([value]) & target.without_dtypes
         problems += [Refusal(value.name or "", "", f"the target has no {dtype}") for dtype in sorted(refused)]
     for node, kinds in requirements.off_gpu(model) if target.gpu else ():
-        why = f"WebGPU of onnxruntime-web {web_kernels.RELEASE} has no {node.op_type} of {kinds}, which the CPU would compute"
+        name = f"WebGPU of onnxruntime-web {web_kernels.RELEASE}"
+        why = f"{name} has no {node.op_type} of {kinds}, which the CPU would compute"
         why += IGNORING * (node.op_type in NAN_TESTS)
         problems.append(Refusal(operator_name(node), node.metadata_props.get("jaxport.source", ""), why))
     for node in (node for graph in graphs(model) for node in graph) if target.gpu else ():
@@ -304,7 +305,7 @@ def _objections(node: ir.Node, model: ir.Model, target: Target) -> Iterator[str]
 
 
 def _computed(node: ir.Node, opset: int) -> set[str]:
-    """Return the dtypes of the operands that are no indices, axes or shapes: an operator takes these in some dtypes only."""
+    """Return the dtypes of the operands that are no indices, axes or shapes: these have few dtypes."""
     facts = schema.find(node.domain, node.op_type, opset)
     if facts is None or node.op_type == "Cast":
         return set()

@@ -41,7 +41,7 @@ WIDER: dict[str, tuple[str, ...]] = {
 
 BELOW_A_BYTE = frozenset({"int2", "int4", "uint2", "uint4"})
 
-#: Operators that rules and passes emit in a newer version, and that `delivery/older_opsets.py` writes in the version at hand.
+#: Operators that rules and passes emit in a newer version; `delivery/older_opsets.py` writes them in that of the opset.
 WRITTEN_LATER = {"Shape": 15}
 
 #: Operators that give the same bits for unsigned and signed integers.

@@ -41,7 +41,7 @@ def is_long(length):
 
 
 def suits_operator(op, length):
-    """Whether ONNX's operator transforms this length; before opset 17 there is none, and a short transform is a product."""
+    """Whether ONNX's operator transforms this length; before opset 17 there is none: a short transform is a product."""
     return is_power_of_two(length) and (op.has("DFT") or is_long(length))
 
 
