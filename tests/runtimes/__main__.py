@@ -62,7 +62,8 @@ def main(arguments: list[str]) -> int:
         ruled = [
             told(of_rules(folder / f"rules-{each}", each, given[each])) for each in ("web", "webgpu") if each in given
         ]
-    others = [found for found in (generated, drawn, *ruled) if found is not None]
+        written = told(javascript.text(folder, given["web"])) if "web" in given else None
+    others = [found for found in (generated, drawn, written, *ruled) if found is not None]
     failed = any(why for found in (*general, *faulty, *others) for why in found.results.values())
     if not failed and not left_out and generated is not None and drawn is not None:
         page.PAGE.write_text(page.page(general, generated, drawn, refused, GENERAL, len(chosen), faulty))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from examples.web import digits as page
+from examples.web import digits as page, text as rhymes
 from tests.runtimes import running
 from tests.runtimes.page import Found
 
@@ -76,6 +76,19 @@ def digits(folder: Path, program: str) -> Found:
             wrong = "" if digit == read else f"by {provider} it reads {read}"
             found[f"a drawn {digit}"] = found.get(f"a drawn {digit}") or wrong
     return Found(version(program), found)
+
+
+def text(folder: Path, program: str) -> Found:
+    """Whether the page of the examples that writes text goes on as JAX does, by the CPU and by WebGPU."""
+    place, prompt = folder / "text", "row, row"
+    place.mkdir()
+    expected = rhymes.continued(rhymes.write(place), prompt)
+    found: dict[str, str] = {}
+    for provider in ("wasm", "webgpu"):
+        command = ["node", str(SCRIPTS / "text.mjs"), str(place), program, provider, prompt]
+        answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        found[provider] = "" if answer == expected else f"it writes {answer!r}, not {expected!r}"
+    return Found(f"{version(program)}, the page that writes text", found)
 
 
 def compared(folder: Path, models: Mapping[str, Any], answers: Iterable[Mapping[str, Any]]) -> dict[str, str]:
