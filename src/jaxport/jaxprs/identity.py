@@ -88,14 +88,13 @@ class IdentitySet(MutableSet[K]):
         return f"IdentitySet({list(self._elements.values())!r})"
 
 
-def owned(value: Any, copies: dict[int, np.ndarray] | None = None) -> Any:
+def owned(value: Any, copies: IdentityMap[np.ndarray, np.ndarray] | None = None) -> Any:
     """Return an array whose elements stay what they are: a copy of a NumPy array that can be written to.
 
     An array of JAX, a buffer that nobody can write to, and what is mapped from a file stay where they are; no result
-    can be written to. Views of all elements of one array stay views of one copy, which `copies` remembers while the
-    arrays are alive.
+    can be written to. Views of all elements of one array stay views of one copy, which `copies` remembers.
 
-    >>> weights, copies = np.ones((2, 3)), {}
+    >>> weights, copies = np.ones((2, 3)), IdentityMap()
     >>> kept, turned = owned(weights, copies), owned(weights.T, copies)
     >>> weights[:] = 0
     >>> kept.sum(), owned(kept) is kept, np.shares_memory(kept, turned)
@@ -109,11 +108,11 @@ def owned(value: Any, copies: dict[int, np.ndarray] | None = None) -> Any:
     elif copies is None or whole.nbytes != value.nbytes or whole.dtype.hasobject or not whole.flags.c_contiguous:
         kept = np.array(value)
     else:
-        if id(whole) not in copies:
-            copies[id(whole)] = np.array(whole)
-            copies[id(whole)].flags.writeable = False
+        if whole not in copies:
+            copies[whole] = np.array(whole)
+            copies[whole].flags.writeable = False
         begins = value.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
-        kept = np.ndarray(value.shape, value.dtype, copies[id(whole)], begins, value.strides)
+        kept = np.ndarray(value.shape, value.dtype, copies[whole], begins, value.strides)
     kept.flags.writeable = False
     return kept
 

@@ -83,7 +83,6 @@ from jax.extend.core import (
 )
 from jax.extend.core.primitives import (
     closed_call_p,
-    convert_element_type_p,
     div_p,
     mul_p,
     random_gamma_p,
@@ -122,7 +121,6 @@ __all__ = [
     "closed",
     "closed_call_p",
     "concerns_reference",
-    "convert_element_type_p",
     "dce_jaxpr",
     "differing",
     "discharge_state",

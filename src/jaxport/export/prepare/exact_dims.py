@@ -13,8 +13,8 @@ from typing import Any, TypeGuard
 import numpy as np
 from jax.core import ShapedArray
 
-from jaxport.jaxprs import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
-from jaxport.jaxprs.releases import div_p, mul_p
+from jaxport.jaxprs import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, div_p, mul_p
+from jaxport.jaxprs.identity import IdentityMap
 from jaxport.jaxprs.rewrite import Rewriting
 
 #: The primitives that Python arithmetic on dims is traced to.
@@ -46,7 +46,7 @@ class _ExactDims(Rewriting):
 
 def _divided_once(jaxpr: Jaxpr) -> Jaxpr:
     from_dims: set[Var] = set()
-    quotients: dict[int, tuple[Atom, Atom]] = {}  # by the identity of the result, which the program keeps alive
+    quotients: IdentityMap[Atom, tuple[Atom, Atom]] = IdentityMap()
     equations: list[JaxprEqn] = []
 
     def product(equation: JaxprEqn, left: Atom, right: Atom) -> Atom:
@@ -64,14 +64,14 @@ def _divided_once(jaxpr: Jaxpr) -> Jaxpr:
             from_dims.add(result)
             if name in ("div", "mul") and result.aval.dtype.kind == "f":
                 left, right = equation.invars
-                (above, below), (others, divisors) = (quotients.get(id(atom), (atom, ONE)) for atom in (left, right))
+                (above, below), (others, divisors) = (quotients.get(atom, (atom, ONE)) for atom in (left, right))
                 if below is not ONE or divisors is not ONE:
                     others, divisors = (divisors, others) if name == "div" else (others, divisors)
                     above, below = product(equation, above, others), product(equation, below, divisors)
                     equation, changed = equation.replace(primitive=div_p, invars=[above, below]), True
-                    quotients[id(result)] = above, below
+                    quotients[result] = above, below
                 elif name == "div":
-                    quotients[id(result)] = left, right
+                    quotients[result] = left, right
         equations.append(equation)
     return jaxpr.replace(eqns=equations) if changed else jaxpr
 
