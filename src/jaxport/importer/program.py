@@ -37,7 +37,7 @@ from jaxport.importer.segments import Item, arranged
 from jaxport.importer.tensors import weights
 from jaxport.importer.tensors.origins import read_back
 from jaxport.importer.tensors.roles import Role, static_values
-from jaxport.importer.ties import Ties, untie
+from jaxport.importer.ties import Ties, tie_transposed, untie
 from jaxport.importer.traced.bounds import bounds_are_told
 from jaxport.importer.values.host import Key, RuntimeValue, Tensor
 from jaxport.jaxprs import Array
@@ -159,7 +159,7 @@ class Program:
         keeps_order: bool = False,
         states: Collection[str] = (),
     ):
-        model, self._untied = untie(model, ties)
+        model, self._untied = untie(tie_transposed(model) if ties == "auto" else model, ties)
         self.model = model
         self._options = {"ties": "keep", "sizes": sizes, "limits": limits, "batch": batch, "shardings": shardings}
         self._options |= {"keeps_order": keeps_order, "states": states}
