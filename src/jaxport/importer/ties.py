@@ -107,7 +107,9 @@ def tie_transposed(model: ir.Model) -> ir.Model:
         value = copy.graph.initializers.pop(name)
         reader = next(iter(value.uses())).node
         parameter = copy.graph.initializers[original]
-        node = ir.node("Transpose", [parameter], {"perm": [1, 0]}, outputs=[ir.val(name, type=value.type, shape=value.shape)])
+        node = ir.node(
+            "Transpose", [parameter], {"perm": [1, 0]}, outputs=[ir.val(name, type=value.type, shape=value.shape)]
+        )
         node.metadata_props.update(reader.metadata_props)
         copy.graph.insert_before(reader, node)
         value.replace_all_uses_with(node.outputs[0])
