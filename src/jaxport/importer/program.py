@@ -19,6 +19,7 @@ from jaxport.blocks.marking.window import current_recorder
 from jaxport.errors import AGAIN, boundary
 from jaxport.importer.arguments import by_name, checked, external
 from jaxport.importer.batching import Batches
+from jaxport.importer.exact_sizes import with_exact_sizes
 from jaxport.importer.explain import GraphExplanation, explain, summary
 from jaxport.importer.limits import Limits, budget
 from jaxport.importer.loading.load import ModelSource, load
@@ -159,6 +160,7 @@ class Program:
         keeps_order: bool = False,
         states: Collection[str] = (),
     ):
+        model = with_exact_sizes(model)
         model, self._untied = untie(tie_transposed(model) if ties == "auto" else model, ties)
         self.model = model
         self._options = {"ties": "keep", "sizes": sizes, "limits": limits, "batch": batch, "shardings": shardings}
