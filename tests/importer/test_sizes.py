@@ -211,6 +211,8 @@ ROUNDED = {
     "half, to the nearest": (f"{ROWS} g = Mul(half, f) p = Add(g, half) c = Floor(p) {KEPT}", lambda n: (n + 1) // 2),
     "rounded twice": (f"{ROWS} g = Mul(f, more) u = Ceil(g) d = Cast<to = 11>(u) b = Cast<to = 1>(d) c = Div(b, two) {KEPT}",
                       lambda n: -(-3 * n // 2) // 2),
+    "a number": (f"{ROWS} k = Constant<value = float {{2.0}}>() n = Cast<to = 7>(k) e = Unsqueeze(n, zero) y = Slice(x, zero, e, zero)",
+                 lambda n: min(n, 2)),
     "one and a half": (f"""{ROWS} g = Mul(f, more) c = Floor(g) n = Cast<to = 6>(c) m = Cast<to = 7>(n) e = Unsqueeze(m, zero)
         z = ConstantOfShape(e) w = Unsqueeze(z, every) q = ReduceSum<keepdims = 1>(x) y = Add(w, q)""", lambda n: 3 * n // 2),
 }  # fmt: skip

@@ -19,12 +19,12 @@ from jaxport.blocks.marking.window import current_recorder
 from jaxport.errors import AGAIN, boundary
 from jaxport.importer.arguments import by_name, checked, external
 from jaxport.importer.batching import Batches
-from jaxport.importer.exact_sizes import with_exact_sizes
 from jaxport.importer.explain import GraphExplanation, explain, summary
 from jaxport.importer.limits import Limits, budget
 from jaxport.importer.loading.load import ModelSource, load
 from jaxport.importer.modules import NodeModule, NodePlace, Parameters
 from jaxport.importer.names import Classes, Folder, Framework, Given, unique_identifiers
+from jaxport.importer.resolving.exact_sizes import with_exact_sizes
 from jaxport.importer.resolving.graph import Body, BoundNode
 from jaxport.importer.resolving.layouts import keep_order
 from jaxport.importer.resolving.node_settings import set_bounds, set_deciding_inputs

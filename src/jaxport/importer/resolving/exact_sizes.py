@@ -61,7 +61,7 @@ def _chain(node: ir.Node) -> Chain | None:
     if node.attributes["to"].as_int() not in _INTEGERS:
         return None
     value = node.inputs[0]
-    while value is not None and (maker := value.producer()) is not None and maker.domain == "":
+    while value is not None and (maker := value.producer()) is not None and maker.domain == "" and maker.inputs:
         operator, (first, *others) = maker.op_type, maker.inputs
         numbers = None
         if operator == "Cast":
