@@ -235,6 +235,22 @@ def test_sizes_in_floats_are_exact_if_their_factors_are(body: str, expected, tmp
         np.testing.assert_array_equal(exported(x), wanted)
 
 
+def test_a_vector_of_one_size_is_no_range():
+    """It is the size itself, and no positions that begin at 0."""
+    body = "s = Shape(x) h = Gather(s, first) e = Unsqueeze(h, zero) z = ConstantOfShape(e) w = Unsqueeze(z, every) y = Add(w, x)"
+    source = from_onnx(model(f"g (float[n, 1] x) => (float[m, k] y) {IN_FLOATS} {{ {body} }}")).to_source(
+        framework="nnx"
+    )
+    assert "zeros((0" not in source.code
+    doubled = body.replace("Unsqueeze(h, zero)", "Expand(h, t)").replace(
+        "s = Shape(x)", "s = Shape(x) t = Constant<value_ints = [2]>()"
+    )
+    source = from_onnx(
+        model(f"g (float[n, 1] x) => (float[m, k] y) {IN_FLOATS} {{ {doubled.split(' z = ')[0]} y = Cast<to = 1>(e) }}")
+    ).to_source(framework="nnx")
+    assert "jnp.arange" not in source.code
+
+
 def test_the_sizes_of_an_image_in_floats_are_exact_as_a_vector():
     made = model(f"""g (float[1, 2, h, w] x) => (float[1, 2, p, q] y) {IN_FLOATS} {{
         s = Shape(x) f = Cast<to = 1>(s) m = Mul(f, grown) c = Floor(m) n = Cast<to = 7>(c) y = {RESIZE}(x, , , n) }}""")

@@ -115,7 +115,7 @@ class Nnx(Framework[nnx.Module]):
         return Look(visit.objects(), visit.leaves(), visit.modules())
 
     def open_sizes(self) -> Iterator[tuple[type, str, Callable[[PythonFunction], PythonFunction]]]:
-        """Yield the rotary embedding, which newer releases have: its positions, and the rows of its table, are as many as the length."""
+        """Yield the rotary embedding of newer releases: it has as many positions, or rows of its table, as x."""
         if (rotary := getattr(nnx, "RoPE", None)) is not None:
             yield rotary, "__call__", _rotary_embedding
 
@@ -151,7 +151,7 @@ class Nnx(Framework[nnx.Module]):
 
 def _rotary_embedding(original: PythonFunction) -> PythonFunction:
     @functools.wraps(original)
-    def call(self: Any, x: jax.Array, input_positions: jax.Array | None = None) -> jax.Array:
+    def call(self: Module, x: jax.Array, input_positions: jax.Array | None = None) -> jax.Array:
         if input_positions is not None or not is_symbolic_dim(x.shape[-2]):
             return original(self, x, input_positions)
         if self.cached_sin is None or self.cached_cos is None:

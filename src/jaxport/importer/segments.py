@@ -266,8 +266,8 @@ class _CallsOfNodes:
     def _shared(self, chains: dict[BoundNode, Chain]) -> dict[BoundNode, Chain]:
         """Return the chains with what all layers compute alike, of values from before them, in front of the layers.
 
-        Exporters compute it once, in the first layer, which would have more results than the others: a mask in another form,
-        the sines of positions.
+        Exporters compute it once, in the first layer, which would have more results than the others: a mask in another
+        form, the sines of positions.
         """
         for node in self.body.nodes:
             readers = [reader for value in node.outputs if value is not None for reader in self.readers.get(value, ())]
@@ -280,7 +280,7 @@ class _CallsOfNodes:
         return chains
 
     def _before(self, node: BoundNode, chains: Mapping[BoundNode, Chain], call: Chain) -> set[BoundNode]:
-        """Return the nodes of a call that compute a value of its inputs, with the node itself; none if weights do, too."""
+        """Return the nodes of a call that compute a value of its inputs, the node itself too; none if weights do."""
         found, pending = {node}, [node]
         while pending:
             used = _used(pending.pop())

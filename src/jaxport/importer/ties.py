@@ -6,8 +6,8 @@ twice; nobody ties the zeros with which the biases of all layers begin. So, in a
     MatMul(x, up)    Add(·, zeros)      becomes      MatMul(x, up)    Add(·, up.zeros)
     MatMul(y, down)  Add(·, zeros)                   MatMul(y, down)  Add(·, down.zeros)
 
-while a kernel that two products read stays one. The other way round, exporters that compute what depends on constants alone write a
-tied head as a matrix of its own; it is the parameter that its module has the name of, transposed:
+while a kernel that two products read stays one. The other way round, exporters that compute what depends on constants
+alone write a tied head as a matrix of its own; it is the parameter that its module has the name of, transposed:
 
     Gather(lm_head.weight, ids)  …  MatMul(x, val_243) in lm_head      becomes      MatMul(x, Transpose(lm_head.weight))
 """
@@ -29,11 +29,6 @@ from jaxport.importer.tensors.roles import TRAINABLE
 from jaxport.importer.values.stored import is_uniform, originals, tensor_value
 from jaxport.onnx_facts import KERNEL_PRODUCTS, MATRIX_PRODUCTS
 
-<<<<<<< HEAD
-__all__ = ["Ties", "tie_transposed", "untie"]
-
-=======
->>>>>>> main
 Ties = Literal["auto", "keep", "none"] | Collection[str]
 """What is tied: what an author may have tied, what the file stores once, nothing, or only the tensors of these names.
 """
@@ -99,10 +94,11 @@ _MOVED = re.compile(r"(permute|transpose|t)(_\d+)?")
 
 
 def tie_transposed(model: ir.Model) -> ir.Model:
-    """Return the model with the matrices that an exporter has transposed as what they are: other parameters, transposed.
+    """Return the model with the matrices that an exporter has transposed as what they are: parameters, transposed.
 
-    Values alone don't tell: those of fresh parameters are equal by chance. So the module that multiplies by the matrix has the name
-    of the parameter, and does not read it; or the name of the matrix says that it was transposed, and one parameter has its elements.
+    Values alone don't tell: those of fresh parameters are equal by chance. So the module that multiplies by the matrix
+    has the name of the parameter, and does not read it; or the name of the matrix says that it was transposed, and one
+    parameter has its elements.
     """
     found = _transposed(model.graph)
     if not found:

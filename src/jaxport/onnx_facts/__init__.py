@@ -122,8 +122,8 @@ MODULAR = (
 )
 #: Operators of integers whose result may have more bits than the operands; ReduceMean adds them first.
 GROWING = MATRIX_PRODUCTS | frozenset(
-    """Add BitShift Col2Im CumProd CumSum Mul PRelu Pow ReduceL1 ReduceL2 ReduceMean ReduceProd ReduceSum ReduceSumSquare
-    Sub""".split()
+    """Add BitShift Col2Im CumProd CumSum Mul PRelu Pow ReduceL1 ReduceL2 ReduceMean ReduceProd ReduceSum
+    ReduceSumSquare Sub""".split()
 )
 #: Operators that read the dims of their operand alone.
 MEASURES = frozenset({"Shape", "Size"})

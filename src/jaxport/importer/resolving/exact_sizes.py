@@ -2,8 +2,9 @@
 
     Cast(height, FLOAT) → Mul(·, 1.5) → Floor → Cast(·, INT64)      becomes      Mul(height, 3) → Div(·, 2)
 
-JAX knows an open size by name only, which has no fractions. Both are the same as long as the float is exact: of factors and terms with few
-bits. With any other factor, such as 1.2, the size is rounded as floats are, so that only its number tells.
+JAX knows an open size by name only, which has no fractions. Both are the same as long as the float is exact: of factors
+and terms with few bits. With any other factor, such as 1.2, the size is rounded as floats are, so that only its number
+tells.
 """
 
 from __future__ import annotations
@@ -15,23 +16,21 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.importer.values.stored import tensor_value
-
-__all__ = ["with_exact_sizes"]
+from jaxport.onnx_facts import ARITHMETIC, CHOICES, MEASURES, SELECTIONS
 
 MOST = 256
-"""Factors and terms are multiples of a power of two below this number: products with sizes up to 65,536 are exact in float32."""
+"""Factors and terms are less than this number of parts, which are powers of two: products with sizes up to 65,536 are
+exact in float32."""
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE}
 _INTEGERS = {ir.DataType.INT64, ir.DataType.INT32}
-_MOVED = {"Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"}
-"""Operators that pick or arrange sizes: their first input has the numbers."""
-_COMPUTED = {"Add", "Concat", "Div", "Max", "Min", "Mul", "Sub"}
+_ROUNDED = {"Floor", "Ceil"}
 
 
 def with_exact_sizes(model: ir.Model) -> ir.Model:
     """Return the model with the sizes that it computes in floating point as integers; itself if it has none."""
     graph = model.graph
-    if not any(node.op_type in ("Shape", "Size") for node in graph):
+    if not any(node.op_type in MEASURES for node in graph):
         return model
     chains = {node: chain for node in graph if node.op_type == "Cast" and (chain := _chain(node)) is not None}
     if not chains:
@@ -62,26 +61,33 @@ def _chain(node: ir.Node) -> Chain | None:
         return None
     value = node.inputs[0]
     while value is not None and (maker := value.producer()) is not None and maker.domain == "" and maker.inputs:
-        operator, (first, *others) = maker.op_type, maker.inputs
-        numbers = None
+        operator, first, numbers = maker.op_type, maker.inputs[0], None
         if operator == "Cast":
             if maker.attributes["to"].as_int() not in _FLOATS or first is None:
                 return None
             if _is_size(first):
                 return [*reversed([*chain, (maker, None)])] if _is_exact(chain) else None
-        elif operator in ("Mul", "Add", "Div"):
-            constant, at = _constant(others[0]), 0
-            if constant is None and operator != "Div":
-                constant, at = _constant(first), 1
-            numbers = None if constant is None else _fractions(1 / constant if operator == "Div" else constant)
+        elif operator in ARITHMETIC:
+            first, numbers = _with_number(maker)
             if numbers is None:
                 return None
-            first = maker.inputs[at]
-        elif operator not in {*_MOVED, "Floor", "Ceil"}:
+        elif operator not in SELECTIONS | _ROUNDED or len(maker.outputs) > 1:
             return None
         chain.append((maker, numbers))
         value = first
     return None
+
+
+def _with_number(node: ir.Node) -> tuple[ir.Value | None, _Fractions | None]:
+    """Return the operand of a sum, a product or a quotient with a constant, and that as a factor or a term."""
+    first, second = node.inputs
+    if node.op_type in ("Add", "Mul") and (constant := _constant(first)) is not None:
+        return second, _fractions(constant)
+    constant = _constant(second)
+    if constant is None or node.op_type == "Sub":
+        return None, None
+    with np.errstate(all="ignore"):
+        return first, _fractions(1 / constant if node.op_type == "Div" else constant)
 
 
 def _is_exact(chain: Chain) -> bool:
@@ -101,11 +107,13 @@ def _is_size(value: ir.Value | None) -> bool:
         maker = value.producer()
         if maker is None or maker.domain != "":
             return False
-        if maker.op_type in ("Shape", "Size"):
+        if maker.op_type in MEASURES:
             found = True
-        elif maker.op_type in _MOVED:
+        elif maker.op_type in SELECTIONS:
             pending.append(maker.inputs[0])
-        elif maker.op_type in _COMPUTED or (maker.op_type == "Cast" and maker.attributes["to"].as_int() in _INTEGERS):
+        elif maker.op_type in CHOICES | ARITHMETIC or (
+            maker.op_type == "Cast" and maker.attributes["to"].as_int() in _INTEGERS
+        ):
             pending += maker.inputs
         elif maker.op_type != "Constant":
             return False
@@ -156,12 +164,12 @@ def _replace(graph: ir.Graph, node: ir.Node, chain: Chain) -> None:
             value = value if common == divisor else run("Mul", value, number(common // divisor))
             value = run("Add", value, number(numbers.integers * (common // numbers.divisor)))
             divisor = common
-        elif numbers is not None:
+        elif numbers is not None:  # Mul, and Div by its reciprocal
             value, divisor = run("Mul", value, number(numbers.integers)), divisor * numbers.divisor
-        elif one.op_type in ("Floor", "Ceil"):
+        elif one.op_type in _ROUNDED:
             value = value if one.op_type == "Floor" else run("Add", value, number(divisor - 1))
             value, divisor = divided(value, divisor), 1
-        elif one.op_type in _MOVED:
+        elif one.op_type in SELECTIONS:
             value = run(one.op_type, value, *one.inputs[1:], like=one)
     value = divided(value, divisor)
     graph.insert_before(node, made)

@@ -54,9 +54,10 @@ def computed_narrower(body: Body, static: Collection[ir.Value]) -> list[str]:
 
 
 def computed_wrapped(body: Body, static: Collection[ir.Value]) -> list[str]:
-    """Return the names of the outputs that depend on more than the lower 32 bits of sums, products and powers of 64-bit integers.
+    """Return the names of the outputs that depend on more than the lower 32 bits of sums, products and powers of int64.
 
-    Sums of truth values, or of integers of 8 or 16 bits, have no more. A constant that is added or multiplied by counts as small.
+    Sums of truth values, or of integers of 8 or 16 bits, have no more. A constant that is added or multiplied by counts
+    as small.
 
     Args:
       body, static: as for `computed_narrower`.
@@ -67,7 +68,7 @@ def computed_wrapped(body: Body, static: Collection[ir.Value]) -> list[str]:
 
 
 def _wrapped(body: Body, longs: set[ir.Value], products: set[ir.Value], static: Collection[ir.Value]) -> set[ir.Value]:
-    """Return the values that depend on upper bits; `longs`, and those among them that may have some, `products`, grow."""
+    """Return the values that depend on upper bits; `longs`, and those of them that may have some, `products`, grow."""
     affected: set[ir.Value] = set()
     small: set[ir.Value] = set()
     for node in body.nodes:
