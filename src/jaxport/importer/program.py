@@ -133,6 +133,12 @@ def _unpickled(model: bytes, options: Mapping[str, Any]) -> Program:
 class Program:
     """An imported ONNX model: a function of its inputs, with its weights in `params`.
 
+    `from_onnx` makes it of a file, and explains the options. Two more are for a graph that is at hand:
+
+    Args:
+      keeps_order: whether images and kernels keep the order of axes of the file, channels first.
+      states: the names of statistics that are arguments of `apply` beside the parameters.
+
     >>> import jax
     >>> import numpy as np
     >>> from jaxport import from_onnx
