@@ -105,6 +105,7 @@ class SizePolynomial:
                 quotient, rest = quotient + part, less
         return quotient, rest
 
+    @lru_cache(maxsize=4096)  # noqa: B019  polynomials are small, and equal ones are asked for in each layer
     def is_at_least(self, bound: SizePolynomial | int) -> bool:
         """Whether it is known not to be less than another one, whatever the sizes are.
 
