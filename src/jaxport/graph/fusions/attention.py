@@ -31,6 +31,7 @@ from jaxport.graph.arranging import Arrangement, atoms, goes_into_transpose, siz
 from jaxport.graph.axis_groups import quotient
 from jaxport.graph.editing import (
     Dim,
+    begins_at,
     constant_of,
     dims_of,
     integers,
@@ -52,6 +53,7 @@ Groups = Callable[[list[Axis], Axis, list[Axis], Axis], Sequence[Sequence[Axis]]
 ANCHOR = Anchor(at=("MatMul",), below=("Softmax",), through=(*VIEWS, "Cast", "Slice", "Where"))
 
 
+@begins_at({"MatMul"}, {"Softmax"})
 def attention(model: ir.Model) -> str:
     """Replace attention by the operator Attention, in the graph, its subgraphs and its functions."""
     opset, known = model.opset_imports[""], Knowledge(model, are_finite=False)

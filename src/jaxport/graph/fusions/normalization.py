@@ -23,6 +23,7 @@ import onnx_ir as ir
 
 from jaxport.graph.editing import (
     Dim,
+    begins_at,
     constant_of,
     dims_of,
     is_op,
@@ -38,6 +39,7 @@ from jaxport.graph.fusions.softmax import axis_attribute
 from jaxport.graph.matching import Seen
 
 
+@begins_at({"Pow", "Sqrt"})
 def normalization(model: ir.Model) -> str:
     """Recognise LayerNormalization, RMSNormalization, GroupNorm and InstanceNorm, in the graph, its subgraphs and functions."""
     opset = model.opset_imports[""]
