@@ -13,7 +13,7 @@ A pass is a callable of an `onnx_ir.Model` that returns its report, or one of `o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ from jaxport.export.passes.tidy import tidy, unit_axes
 from jaxport.export.passes.tied import tied
 from jaxport.export.passes.turned_caches import turned_caches
 from jaxport.export.passes.zero_signs import zero_signs
-from jaxport.graph.editing import begins, nodes_of
+from jaxport.graph.editing import nodes_of
 from jaxport.graph.fusions.activations import activations
 from jaxport.graph.fusions.attention import attention
 from jaxport.graph.fusions.choices import choices
@@ -140,6 +140,15 @@ def default(*, caches: bool, experts: bool, exact: bool = False) -> tuple[Pass, 
 def pass_name(graph_pass: Pass) -> str:
     """Return the name that reports show."""
     return getattr(graph_pass, "__name__", type(graph_pass).__name__)
+
+
+def begins(graph_pass: Pass, present: Set[str]) -> bool:
+    """Whether a model with these operators has those that a pass begins at, as far as it declares any.
+
+    >>> begins(stacks, {"Concat", "Split"}), begins(stacks, {"Concat", "Add"}), begins(identities, set())
+    (True, False, True)
+    """
+    return not any(present.isdisjoint(group) for group in getattr(graph_pass, "begins_at", ()))
 
 
 def operators_of(model: ir.Model) -> set[str]:

@@ -1,6 +1,7 @@
 """Write out the functions that ONNX lacks, once fusions have had them as one node.
 
-Written out, the complementary error function is a hundred nodes. An exact GELU is one operator behind it, and needs none of them.
+Written out, the complementary error function is a hundred nodes. An exact GELU is one operator behind it, and needs
+none of them.
 """
 
 from __future__ import annotations

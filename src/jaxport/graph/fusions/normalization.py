@@ -6,8 +6,8 @@ It is a product of factors in any order: `1 / sqrt(variance + epsilon)`, `x - me
 1. The variance is `mean((x - mean(x))²)`, or `mean(x²) - mean(x)²`, perhaps clamped to be non-negative.
 2. For RMSNormalization it is `mean(x²)`; the operator needs opset 23.
 
-In float16 the operator takes the place of the casts around it, too: it computes in float32. Where the runtime has no kernel
-in half precision, the casts stay, and nothing is rounded between them.
+In float16 the operator takes the place of the casts around it, too: it computes in float32. Where the runtime has no
+kernel in half precision, the casts stay, and nothing is rounded between them.
 
 The normalized axes have to be the last ones, of known size. If the program uses the fast variance, the operator is more
 exact. Normalization over positions, and groups of channels with them, is InstanceNormalization: see
@@ -21,16 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import (
-    Dim,
-    begins_at,
-    constant_of,
-    dims_of,
-    is_op,
-    is_weight,
-    source,
-    static_dims,
-)
+from jaxport.graph.editing import Dim, begins_at, constant_of, dims_of, is_op, is_weight, source, static_dims
 from jaxport.graph.fusing import Builder, Fusion, fuse, obstacle, same_but_for_ones
 from jaxport.graph.fusions.group_normalization import grouped
 from jaxport.graph.fusions.normalized import PRODUCT, SUM, Normalized, normalized
@@ -41,7 +32,9 @@ from jaxport.graph.matching import Seen
 
 @begins_at({"Pow", "Sqrt"})
 def normalization(model: ir.Model) -> str:
-    """Recognise LayerNormalization, RMSNormalization, GroupNorm and InstanceNorm, in the graph, its subgraphs and functions."""
+    """Recognise LayerNormalization, RMSNormalization, GroupNorm and InstanceNorm, in the graph, its subgraphs and
+    functions.
+    """
     opset = model.opset_imports[""]
     return fuse(model, lambda node: _find(node, opset), PRODUCT, SUM)
 
