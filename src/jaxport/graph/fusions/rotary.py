@@ -24,7 +24,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.graph.arranging import Arrangement, goes_into_transpose
-from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, source, sources
+from jaxport.graph.editing import Dim, begins_at, constant_of, dims_of, integer, is_op, source, sources
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.graph.fusions.scores import HALVES, uncast, unrounded
 from jaxport.graph.matching import Axis, Seen, look, parts_of
@@ -37,6 +37,7 @@ VECTOR = 3
 ANCHORS = (Anchor(at=("Concat",)), Anchor(at=("Add",), below=("Concat",), through=(*VIEWS, "Mul", "Cast")))
 
 
+@begins_at({"Concat"})
 def rotary(model: ir.Model) -> str:
     """Recognise RotaryEmbedding, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]
