@@ -16,6 +16,7 @@ from jaxport.graph.axes.sums import AppliedOperator, Element, ElementSum, Index,
 from jaxport.graph.axis_groups import product
 from jaxport.graph.facts.forms import Form
 from jaxport.graph.facts.knowledge import Knowledge
+from jaxport.jaxprs.dims import evaluate
 
 ROWS = 3
 """What the symbolic size is while values are computed."""
@@ -135,7 +136,7 @@ class Network:
 
 
 def place(form: Form, labels: tuple[int, ...]) -> int:
-    number = lambda size: sum(factor * math.prod([ROWS] * len(atoms)) for atoms, factor in size.terms)
+    number = lambda size: evaluate(str(size), {"n": ROWS})
     return number(form.constant) + sum(number(slope) * at for slope, at in zip(form.slopes, labels, strict=True))
 
 

@@ -1,7 +1,8 @@
 """The elements of a value along an axis, by running operators on symbols.
 
-An index is a function of labels, one for each axis of the value that is asked for: `x[b, t, 2*j + 1]`. So one evaluation is of all
-elements at once, whatever the sizes. Where an axis is joined of parts, or is split, the labels of one part are evaluated after another.
+An index is a function of labels, one for each axis of the value that is asked for: `x[b, t, 2*j + 1]`. So one
+evaluation is of all elements at once, whatever the sizes. Where an axis is joined of parts, or is split, the labels of
+one part are evaluated after another.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, is_
 from jaxport.graph.facts.forms import ZERO, Form, divided, form_of, uniform, unit
 from jaxport.graph.facts.knowledge import LARGEST, Knowledge
 from jaxport.graph.facts.moves import PLACES, at_places
-from jaxport.graph.facts.polynomials import SizePolynomial, polynomial
 from jaxport.graph.remembering import remembered
 from jaxport.onnx_facts import ELEMENTWISE, RESHAPING
+from jaxport.sizes.sums import SizeSum, size_sum
 
 __all__ = ["IndexedElements", "Piece", "linear_operands", "pieces"]
 
-ONE = polynomial(1)
+ONE = size_sum(1)
 MOVING = frozenset({*PLACES, "Tile"})
 """Operators that only move elements of their first operand."""
 MOST_PIECES = 12
@@ -85,7 +86,7 @@ def pieces(value: ir.Value, axis: int, opened: Set[ir.Value], knowledge: Knowled
         sizes = [len(places) if place == axis else dim for place, dim in enumerate(dims)]
         elements = IndexedElements(knowledge, sizes, axis, opened)
         index = [elements.label(place) for place in range(len(dims))]
-        index[axis] = index[axis] * places.step + uniform(polynomial(places.start), len(dims))
+        index[axis] = index[axis] * places.step + uniform(size_sum(places.start), len(dims))
         try:
             piece = Piece(places, elements.of(value, tuple(index)), elements)
         except Torn as torn:
@@ -96,7 +97,7 @@ def pieces(value: ir.Value, axis: int, opened: Set[ir.Value], knowledge: Knowled
 
 
 def linear_operands(node: ir.Node) -> list[ir.Value]:
-    """Return the operands that a result may be a linear function of; one that several elements are read of is there twice."""
+    """Return the operands that a result may be a linear function of, twice where it may be of several elements."""
     if is_op(node, *MOVING, "Cast", "Neg", "Pad"):
         return [source(node)]
     if is_op(node, "MatMul"):
@@ -149,7 +150,7 @@ class IndexedElements:
 
     def number(self, number: int) -> Form:
         """Return a number as a form."""
-        return uniform(polynomial(number), len(self.sizes))
+        return uniform(size_sum(number), len(self.sizes))
 
     def of(self, value: ir.Value, index: Index) -> ElementSum:
         """Return an element of a value.
@@ -183,7 +184,7 @@ class IndexedElements:
     # Moved elements
 
     def operand_index(self, value: ir.Value, index: Index) -> Index | None:
-        """Return where in its first operand an operator that only moves elements takes one; None if that is not known."""
+        """Return where in its first operand an operator that only moves elements takes one; None if it is not known."""
         node = value.producer()
         assert node is not None
         old, new = dims_of(source(node)), dims_of(value)
@@ -218,9 +219,9 @@ class IndexedElements:
         groups, made = axis_groups(old, new), [self.number(0)] * len(old)
         for before, after in groups or ():
             wide, joined = [axis for axis in before if old[axis] != 1], [axis for axis in after if new[axis] != 1]
-            flat, stride = index[joined[-1]] if joined else self.number(0), polynomial(new[joined[-1]] if joined else 1)
+            flat, stride = index[joined[-1]] if joined else self.number(0), size_sum(new[joined[-1]] if joined else 1)
             for axis in reversed(joined[:-1]):
-                flat, stride = flat + index[axis] * stride, stride * polynomial(new[axis])
+                flat, stride = flat + index[axis] * stride, stride * size_sum(new[axis])
             for axis in reversed(wide[1:]):
                 split = self._divided(flat, old[axis])
                 if split is None:
@@ -233,7 +234,7 @@ class IndexedElements:
     def _steps(self, form: Form) -> tuple[int, int] | None:
         """Return where a form that depends on the torn label alone begins, and by how much it counts."""
         others = [slope for place, slope in enumerate(form.slopes) if place != self.torn]
-        start, step = form.constant.number, form.slopes[self.torn].number
+        start, step = form.constant.value, form.slopes[self.torn].value
         return (start, step) if start is not None and step and all(slope == ZERO for slope in others) else None
 
     def _divided(self, form: Form, size: Dim) -> tuple[Form, Form] | None:
@@ -243,14 +244,14 @@ class IndexedElements:
             whole, last = steps[0] // size, (steps[0] + steps[1] * (count - 1)) // size
             if whole == last:  # which most places are
                 return self.number(whole), form + self.number(-whole * size)
-        known = divided(form, polynomial(size), self.sizes)
+        known = divided(form, size_sum(size), self.sizes)
         if known is None:
             self._tear_by(form, size)
         return known
 
     def _tear_by(self, form: Form, size: Dim) -> None:
         rest = Form(form.constant, tuple(
-            ZERO if slope.divided(polynomial(size))[1] == ZERO else slope for slope in form.slopes
+            ZERO if slope.split(size_sum(size))[1] == ZERO else slope for slope in form.slopes
         ))  # fmt: skip
         steps, count = self._steps(rest), self.sizes[self.torn]
         if steps is None or not isinstance(size, int) or not isinstance(count, int):
@@ -268,9 +269,9 @@ class IndexedElements:
         if isinstance(count, int) and 0 < at < count:
             raise Torn(at)
 
-    def part(self, form: Form, ends: Sequence[SizePolynomial]) -> int | None:
+    def part(self, form: Form, ends: Sequence[SizeSum]) -> int | None:
         """Return in which part of an axis a place is, given where each part ends; None if it may be in several."""
-        numbers, steps, count = [end.number for end in ends[:-1]], self._steps(form), self.sizes[self.torn]
+        numbers, steps, count = [end.value for end in ends[:-1]], self._steps(form), self.sizes[self.torn]
         if (steps is not None or form.number is not None) and None not in numbers and isinstance(count, int):
             first, step = steps or (form.number or 0, 0)
             bounds = [-FAR, *(number for number in numbers if number is not None), FAR]
@@ -278,7 +279,7 @@ class IndexedElements:
             if steps is not None and not bounds[place] <= first + step * (count - 1) < bounds[place + 1]:
                 self._tear_at(steps, bounds[place], bounds[place + 1])
             return place
-        start = polynomial(0)
+        start = size_sum(0)
         for place, end in enumerate(ends):
             if form.is_at_least(start, self.sizes) and (
                 place == len(ends) - 1 or (form + uniform(-end, len(self.sizes))).is_below(0, self.sizes)
@@ -407,12 +408,12 @@ def _chosen(elements: IndexedElements, node: ir.Node, index: Index) -> ElementSu
 
 
 def _joined(elements: IndexedElements, node: ir.Node, index: Index) -> ElementSum | None:
-    axis, ends = integer(node, "axis", 0) % len(index), [polynomial(0)]
+    axis, ends = integer(node, "axis", 0) % len(index), [size_sum(0)]
     for part in sources(node):
         dims = dims_of(part)
         if dims is None:
             return None
-        ends.append(ends[-1] + polynomial(dims[axis]))
+        ends.append(ends[-1] + size_sum(dims[axis]))
     place = elements.part(index[axis], ends[1:])
     if place is None:
         return None
@@ -427,11 +428,9 @@ def _padded(elements: IndexedElements, node: ir.Node, index: Index) -> ElementSu
         return None
     inside = list(index)
     for axis, before in enumerate(pads.tolist()[: len(dims)]):
-        end = polynomial(dims[axis]) + before
+        end = size_sum(dims[axis]) + before
         place = (
-            1
-            if not before and not pads[axis + len(dims)]
-            else elements.part(index[axis], [polynomial(before), end, end])
+            1 if not before and not pads[axis + len(dims)] else elements.part(index[axis], [size_sum(before), end, end])
         )
         if place is None or filling is None:
             return None

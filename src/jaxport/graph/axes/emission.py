@@ -129,12 +129,12 @@ class ElementEmission:
         return None
 
     def _cut(self, index: Index, dims: Sequence[Dim]) -> tuple[list[Axis], dict[int, range]] | None:
-        """Return the labels of the axes of a value, and which places along some of them are taken; None if that is not known."""
+        """Return the labels of the axes of a value, and which places along them are taken; None if it is not known."""
         axes: list[Axis] = []
         taken: dict[int, range] = {}
         for axis, (form, dim) in enumerate(zip(index, dims, strict=True)):
             label = next((label for label, slope in enumerate(form.slopes) if slope != ZERO), None)
-            start = form.constant.number
+            start = form.constant.value
             if label is None:
                 axes.append(None)
                 if dim != 1:
@@ -142,7 +142,7 @@ class ElementEmission:
                         return None
                     taken[axis] = range(start, start + 1)
                 continue
-            size, step = self.sizes[label], form.slopes[label].number
+            size, step = self.sizes[label], form.slopes[label].value
             if sum(slope != ZERO for slope in form.slopes) > 1:
                 return None
             axes.append(label)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from jaxport.graph.editing import dims_of
 from jaxport.graph.facts.forms import Form
-from jaxport.graph.facts.polynomials import polynomial
+from jaxport.sizes.sums import size_sum
 
 __all__ = ["AppliedOperator", "Atom", "Element", "ElementSum", "Index", "KnownElement"]
 
@@ -31,9 +31,9 @@ class Element:
     @property
     def place(self) -> Form:
         """Its place among all elements of the value."""
-        flat, stride = self.index[-1], polynomial(1)
+        flat, stride = self.index[-1], size_sum(1)
         for axis, dim in reversed([*enumerate(dims_of(self.value) or ())][1:]):
-            stride = stride * polynomial(dim)
+            stride = stride * size_sum(dim)
             flat = flat + self.index[axis - 1] * stride
         return flat
 

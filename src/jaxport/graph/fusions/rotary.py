@@ -28,11 +28,11 @@ from jaxport.graph.axis_groups import axis_groups
 from jaxport.graph.editing import Dim, dims_of, is_op
 from jaxport.graph.facts.forms import ZERO, Form, uniform
 from jaxport.graph.facts.knowledge import Knowledge
-from jaxport.graph.facts.polynomials import SizePolynomial, polynomial
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.graph.fusions.scores import HALVES, uncast
 from jaxport.graph.matching import Axis, Seen, joined, look
 from jaxport.onnx_facts import MOVEMENTS, VIEWS
+from jaxport.sizes.sums import SizeSum, size_sum
 
 #: The label of the axis of vectors; the other axes are labelled by position.
 VECTOR = 3
@@ -121,9 +121,9 @@ def _candidates(result: ir.Value) -> list[ir.Value]:
     return [value for value in floats if _size(value) == size][::-1] if multiplies else []
 
 
-def _size(value: ir.Value) -> SizePolynomial:
+def _size(value: ir.Value) -> SizeSum:
     """Return how many elements a value has."""
-    return math.prod(map(polynomial, dims_of(value) or ()), start=polynomial(1))
+    return math.prod(map(size_sum, dims_of(value) or ()), start=size_sum(1))
 
 
 def _labels(total: ElementSum) -> set[int]:
@@ -140,9 +140,9 @@ def _rotation(result: ir.Value, dims: Sequence[Dim], x: ir.Value, knowledge: Kno
     found: list[Row] = []
     begins: list[set[Form]] = []
     for piece in pieces(result, VECTOR, {x}, knowledge):
-        own = uniform(polynomial(piece.places.start), len(dims)) + piece.elements.label(VECTOR) * piece.places.step
+        own = uniform(size_sum(piece.places.start), len(dims)) + piece.elements.label(VECTOR) * piece.places.step
         factors = {element.place - own: factor for element, factor in (piece.total.linear() or {}).items()}
-        numbers = {form.constant.number: factor for form, factor in factors.items()}
+        numbers = {form.constant.value: factor for form, factor in factors.items()}
         if len({form.slopes for form in factors}) != 1 or len(factors) > 2 or None in numbers:
             return None
         found.append((piece, {number: factor for number, factor in numbers.items() if number is not None}))
@@ -165,14 +165,14 @@ def _rotation(result: ir.Value, dims: Sequence[Dim], x: ir.Value, knowledge: Kno
 
 def _order(x: ir.Value, base: Form, dims: Sequence[Dim]) -> list[int] | None:
     """Return the axes of vectors in the order in which their elements follow one another; None if others are between them."""
-    order, stride, left = [VECTOR], polynomial(dims[VECTOR]), {axis for axis in range(VECTOR) if dims[axis] != 1}
+    order, stride, left = [VECTOR], size_sum(dims[VECTOR]), {axis for axis in range(VECTOR) if dims[axis] != 1}
     while left:
         axis = next((axis for axis in left if base.slopes[axis] == stride), None)
         if axis is None:
             return None
         left.remove(axis)
         order.insert(0, axis)
-        stride = stride * polynomial(dims[axis])
+        stride = stride * size_sum(dims[axis])
     return order if stride == _size(x) else None
 
 
