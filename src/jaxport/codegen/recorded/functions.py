@@ -119,7 +119,7 @@ FUNCTIONS = (
     JaxFunction(jnp.heaviside, ("Less", "Greater", "Equal"), 2),
     JaxFunction(operator.mod, ("Mod", "Where"), 2),
     JaxFunction(operator.mod, ("Mod", "Where"), 2, lambda x, y: jax.numpy.divmod(x, y)[1]),
-    JaxFunction(jnp.floor_divide, ("Sign", "Sub", "Where"), 2),
+    JaxFunction(jnp.floor_divide, ("Sub", "Where"), 2),
     JaxFunction(lax.div, ("Div", "Equal", "Where"), 2),
     JaxFunction(jnp.gcd, ("Loop", "Less"), 2),
     JaxFunction(jnp.lcm, ("Loop", "Less", "Div"), 2),
