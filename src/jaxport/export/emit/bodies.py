@@ -10,8 +10,10 @@ from typing import Any, NoReturn, Protocol
 import onnx
 import onnx.defs
 import onnx_ir as ir
+from jax.typing import DTypeLike
+from numpy.typing import ArrayLike
 
-from jaxport.export.emit.value import Value, data_type
+from jaxport.export.emit.value import Operand, Value, data_type
 from jaxport.jaxprs import dims
 from jaxport.onnx_facts import schema
 
@@ -22,8 +24,8 @@ class EmitsBodies(Protocol):
     @property
     def opset(self) -> int: ...
     def refuse(self, why: str) -> NoReturn: ...
-    def const(self, value: Any, dtype: Any = None) -> Value: ...
-    def emit(self, op_type: str, *operands: Any, outputs: int = 1, **attributes: Any) -> Any: ...
+    def const(self, value: ArrayLike, dtype: DTypeLike | None = None) -> Value: ...
+    def emit(self, op_type: str, *operands: Operand, outputs: int = 1, **attributes: Any) -> Any: ...
 
 
 #: The newest version of an operator whose body is read: rules are written for the operators of the default opset.
@@ -67,7 +69,7 @@ def _read(op_type: str, version: int, node: bytes, types: Sequence[int]) -> byte
 
 def written_out(
     op: EmitsBodies, op_type: str, values: Sequence[Value | None], attributes: Mapping[str, ir.Attr], outputs: int
-) -> Any:
+) -> Value | tuple[Value | None, ...] | None:
     """Emit the body of an operator that the opset lacks, and return its results; refuse one without a body by name.
 
     Args:
@@ -84,7 +86,7 @@ def written_out(
     given = (*values, *[None] * (len(function.inputs) - len(values)))
     known: dict[ir.Value | None, Value | None] = {None: None, **dict(zip(function.inputs, given, strict=True))}
     for node in function:
-        stated: dict[str, Any] = {}
+        stated = {}
         for name, attribute in node.attributes.items():
             if attribute.is_ref():
                 own = attributes.get(attribute.ref_attr_name or "")
