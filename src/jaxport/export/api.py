@@ -308,7 +308,7 @@ def _finished(traced: Traced, options: Options) -> Exported:
             precisions.check_border(exported)
         if options.choice is not None:
             exported = precisions.applied(exported, options.choice, options.target)
-        reports = graph_passes.run(exported.model, (*options.target.passes, older_opsets.sliced_shapes))
+        reports = graph_passes.run(exported.model, (*options.target.passes, *older_opsets.passes(options.opset)))
         exported.pass_reports = (*exported.pass_reports, *reports)
         _name_outputs(exported.model.graph, exported.outputs)
         if options.lowers:

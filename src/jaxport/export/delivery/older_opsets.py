@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx_ir as ir
 
@@ -12,11 +14,14 @@ PARTS_OF_SHAPES = 15
 END = np.iinfo(np.int64).max
 
 
+def passes(opset: int) -> list[Callable[[ir.Model], str]]:
+    """Return the last passes of a model of an opset."""
+    return [sliced_shapes] if opset < PARTS_OF_SHAPES else []
+
+
 def sliced_shapes(model: ir.Model) -> str:
-    """Write a Shape of some axes as a Slice of the whole shape, if the opset is older than that attribute."""
+    """Write a Shape of some axes as a Slice of the whole shape, which is an attribute of newer opsets."""
     parts = [node for node in nodes_of(model, "Shape") if node.attributes]
-    if model.opset_imports[""] >= PARTS_OF_SHAPES or not parts:
-        return "nothing to do"
     editor = Editor(model)
     for node in parts:
         result = node.outputs[0]
