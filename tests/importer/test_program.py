@@ -398,6 +398,15 @@ def test_the_representation_names_inputs_outputs_operators_and_parameters() -> N
     ]
 
 
+def test_jax_names_a_program_without_writing_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    gemm = program(GEMM)
+    monkeypatch.setattr(type(gemm), "__repr__", lambda self: pytest.fail("the text of the program was written"))
+    assert "module @jit_Program" in jax.jit(gemm).lower(X).as_text()
+    for transform in (jax.make_jaxpr(gemm), jax.checkpoint(gemm), jax.grad(lambda x: gemm(x).sum())):
+        transform(X)
+    assert [value.name for value in jaxport.to_onnx(gemm, [(2, 2)]).inputs] == ["x"]
+
+
 def test_a_node_of_onnx_ir_may_have_a_version_of_its_own():
     text = '<ir_version: 8, opset_import: ["": 17]> agraph (float[N] x) => (float[N] y) { y = Gelu(x) }'
     model = ir.from_proto(onnx.parser.parse_model(text))

@@ -7,6 +7,7 @@ import warnings
 from collections import namedtuple
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import jax
@@ -606,6 +607,13 @@ class Program:
         self._warned = True
         if told := warning_of(self.body, self._static):
             warnings.warn(told, stacklevel=4)
+
+    # `jax.jit` names a callable by these; without them it takes the text of the whole program, for nothing.
+    __name__ = "Program"
+
+    @property
+    def __code__(self) -> CodeType:
+        return type(self).__call__.__code__
 
     def __repr__(self) -> str:
         return shown(summary(self, str(self._calls)))
