@@ -10,7 +10,7 @@ from jax import lax
 
 import jaxport
 
-ZEROS = [np.array(signs, np.float32) * 0 for signs in ([1] * 5, [-1] * 5, [1, -1, 1, -1, 1])]
+ZEROS = [np.array(signs, np.float32) * 0 for signs in ([1] * 5, [-1] * 5, [-1, 1, -1, 1, -1])]
 KEPT = {
     "the sign is changed": lambda x, y: (-x, jnp.abs(y)),
     "rounded": lambda x, y: (jnp.trunc(x), lax.round(y), jnp.sign(x)),
