@@ -25,7 +25,7 @@ from jaxport.graph.axes.elements import RULES, Piece, linear_operands, pieces
 from jaxport.graph.axes.emission import ElementEmission
 from jaxport.graph.axes.sums import ElementSum
 from jaxport.graph.axis_groups import axis_groups
-from jaxport.graph.editing import Dim, dims_of, is_op
+from jaxport.graph.editing import Dim, begins_at, dims_of, is_op
 from jaxport.graph.facts.forms import ZERO, Form, uniform
 from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
