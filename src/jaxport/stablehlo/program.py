@@ -26,7 +26,7 @@ from jaxport.jaxprs.identity import IdentityMap
 from jaxport.jaxprs.releases import is_outside_traces
 from jaxport.phases import phase
 from jaxport.printable import printable
-from jaxport.stablehlo import ops  # noqa: F401  registers the definitions
+from jaxport.stablehlo import ops, recognised  # noqa: F401  the first registers the definitions
 from jaxport.stablehlo.evaluate import HloWalk, refusals
 from jaxport.stablehlo.reading import BYTECODE, read_module
 from jaxport.stablehlo.scopes import ConstantUse, modules_of, untie, uses_of_constants
@@ -149,6 +149,7 @@ class HloProgram:
         self.exported: jax.export.Exported | None = artifact if isinstance(artifact, jax.export.Exported) else None
         data = artifact if self.exported is None else bytes(self.exported.mlir_module_serialized)
         self.module: HloModule = read_module(data, self.limits, trusted)
+        recognised.restore(self.module)
         untie(self.module)
         refused = refusals(self.module) + self._effects()
         if refused:
