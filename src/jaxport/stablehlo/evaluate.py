@@ -59,17 +59,16 @@ class HloWalk:
     def function(self, name: str, operands: Sequence[Value]) -> tuple[Value, ...]:
         """Return the results of a function: as a call that bears its name, unless nobody has named it."""
         plain, arguments = recognised.plain_name(name), self.module.functions[name].argument_attributes
-        count = sum("jax.global_constant" in of for of in arguments)
-        sizes = [x[()] if host.is_known(x) and x.ndim == 0 else None for x in operands[:count]]
-        meaning = recognised.function(self.module, name, sizes, list(map(np.shape, operands[count:])))
-        if meaning is not None:
-            results = meaning(*map(host.as_jax, operands[count:]))
-            return tuple(jax.tree.leaves(results))
         known = self.is_dynamic and all(map(_is_size, operands))
         if known and (size := recognised.of_sizes(self, plain, name, operands)) is not None:
             return (size,)
         if known or INLINED.fullmatch(plain):
             return self.run(self.module.functions[name].body, operands, {})
+        count = sum("jax.global_constant" in of for of in arguments)
+        sizes = [x[()] if host.is_known(x) and x.ndim == 0 else None for x in operands[:count]]
+        meaning = recognised.function(self.module, name, sizes, list(map(np.shape, operands[count:])))
+        if meaning is not None:
+            return tuple(jax.tree.leaves(meaning(*map(host.as_jax, operands[count:]))))
         fixed = {at: x for at, x in enumerate(operands) if self.is_dynamic and _is_size(x)}
         key = (name, tuple((at, tuple(x.ravel().tolist())) for at, x in fixed.items()), current_recorder() is None)
         if key not in self.jitted:

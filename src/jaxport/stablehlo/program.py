@@ -207,9 +207,7 @@ class HloProgram:
         """The types of the results, flat."""
         if self.exported is not None:
             return list(self.exported.out_avals)
-        found = {o: kind for each in self.module.operations() for o, kind in zip(each.results, each.types, strict=True)}
-        found |= dict(zip(self.module.main.body.arguments, self.module.main.body.types, strict=True))
-        return [found[value] for value in self.module.main.body.returned]
+        return [self.module.kinds[value] for value in self.module.main.body.returned]
 
     @property
     def inputs(self) -> list[Any]:
@@ -291,12 +289,13 @@ class HloProgram:
         found: list[tuple[int, str]] = []
         for number, value in self._constants.items():
             use = uses.get(number, ConstantUse(()))
-            is_repeated = value.strides == (0,) * value.ndim
+            is_repeated = value.strides == (0,) * value.ndim or use.operation == "tile"  # a table, not a weight
+            is_repeated |= use.operation == "divide" and value.ndim == 1  # statistics
             is_weight = not is_repeated and (value.ndim >= PARAMETER or value.size >= LONG)
             if (
                 jnp.issubdtype(value.dtype, jnp.inexact)
                 and value.ndim
-                and (is_weight or (value.ndim == 1 and use.scope))
+                and (is_weight or (value.ndim == 1 and use.scope and use.operation != "divide"))
             ):
                 found.append((number, ".".join((*use.scope, _KINDS.get(use.operation, "constant")))))
         names: dict[str, int] = {}

@@ -86,18 +86,20 @@ def _first(which: PythonFunction, index: np.dtype) -> PythonFunction:
 
 def first_extreme(module: HloModule, operation: HloOperation) -> PythonFunction | None:
     """Return `lax.argmax` or `lax.argmin` if a reduction gives the extreme and the first of its positions."""
-    kinds, makers = operation.types, [module.makers.get(value) for value in operation.operands]
+    kinds = operation.types
     if len(kinds) != 2 or len(operation.attributes["dimensions"]) != 1 or kinds[1].dtype.kind not in "iu":
         return None
-    position, extreme, zero = makers[1:]
-    while position is not None and position.name == "stablehlo.broadcast_in_dim":
-        position = module.makers.get(position.operands[0])
     (axis,) = operation.attributes["dimensions"]
-    if position is None or position is not makers[1] or position.name != "stablehlo.iota":
+    positions = module.makers.get(operation.operands[1])
+    while positions is not None and positions.name in BROADCASTS:
+        places = positions.attributes["broadcast_dimensions"]
+        if axis not in places:
+            return None
+        axis, positions = places.index(axis), module.makers.get(positions.operands[0])
+    extreme, zero = (number(module, value) for value in operation.operands[2:])
+    if positions is None or positions.name not in ("stablehlo.iota", "stablehlo.dynamic_iota"):
         return None
-    if position.attributes["iota_dimension"] != axis or not (_is_constant(extreme) and _is_constant(zero)):
-        return None
-    if np.any(zero.attributes["value"] != 0):  # type: ignore[union-attr]
+    if positions.attributes["iota_dimension"] != axis or extreme is None or zero is None or zero != 0:
         return None
     wanted = canonical(module, operation.bodies[0])
     for which, worst in ((lax.argmax, -1), (lax.argmin, 1)):
@@ -105,15 +107,36 @@ def first_extreme(module: HloModule, operation: HloOperation) -> PythonFunction 
         limit = worst * np.inf if kind.kind in "fV" else worst > 0
         if kind.kind in "iu":
             limit = np.iinfo(kind).min if worst < 0 else np.iinfo(kind).max
-        if np.any(extreme.attributes["value"] != np.asarray(limit, kind)):  # type: ignore[union-attr]
+        if extreme != np.asarray(limit, kind):
             continue
         if _region(_first(which, kinds[1].dtype), "stablehlo.reduce", kind) == wanted:
             return which
     return None
 
 
-def _is_constant(operation: HloOperation | None) -> bool:
-    return operation is not None and operation.name == "stablehlo.constant"
+def is_lowered(context: Any, result: int, function: PythonFunction, operands: Sequence[int]) -> bool:
+    """Whether JAX lowers a function of values to what computes a result, all its steps; sizes that are open included."""
+    module, values = context.walk.module, context.values
+    kinds, shapes = [module.kinds[value] for value in operands], [np.shape(values[value]) for value in operands]
+    opened = _opened(kinds, shapes)
+    names = {size: f"d{at}" for at, size in enumerate(dict.fromkeys(opened))}
+    specs = [(kind.shape, kind.dtype) for kind in kinds]
+    is_wide = bool(names) and jax.config.read("jax_enable_x64")
+    lowered = _lowered_alone(function, is_wide, tuple(names.values()), tuple(names[size] for size in opened), *specs)
+    for body in (f.body for f in lowered.functions.values()):
+        bound: dict[int, int] = {}
+        if _matches(lowered, body.returned[0], module, result, body.arguments, bound, True):
+            own = [bound.get(value) for value in body.arguments]
+            sizes = [size if v is None else values[v][()] for v, size in zip(own[: len(names)], names, strict=True)]
+            if own[len(names) :] == [*operands] and sizes == [*names]:
+                return True
+    return False
+
+
+def _opened(kinds: Sequence[Any], shapes: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the sizes that types leave open."""
+    pairs = zip(kinds, shapes, strict=True)
+    return [size for kind, shape in pairs for own, size in zip(kind.shape, shape, strict=True) if own is None]
 
 
 @functools.cache
@@ -156,6 +179,10 @@ def _candidates(plain: str) -> tuple[int, Sequence[PythonFunction]]:
     match plain:
         case "_take":
             return 2, [lambda x, indices, axis=axis: jnp.take(x, indices, axis) for axis in range(3)]
+        case "take_along_axis":
+            return 2, [lambda x, indices, axis=axis: jnp.take_along_axis(x, indices, axis) for axis in range(4)]
+        case "remainder" | "floor_divide":
+            return 2, [getattr(jnp, plain)]
         case "dynamic_index_in_dim":
             return 2, [take_row]
         case "dynamic_update_index_in_dim":
@@ -186,12 +213,7 @@ def function(
     kinds = body.types[len(names) :]
     if not candidates or len(kinds) != arity or len(shapes) != arity or len(names) != len(sizes):
         return None
-    opened = [
-        size
-        for kind, shape in zip(kinds, shapes, strict=True)
-        for own, size in zip(kind.shape, shape, strict=True)
-        if own is None
-    ]
+    opened = _opened(kinds, shapes)
     fitting = [[n for n, value in zip(names, sizes, strict=True) if value is size or value == size] for size in opened]
     wanted = canonical(module, body)
     wide = [_is_wide(body.types[0].dtype)] if names else [False, True]
@@ -240,7 +262,7 @@ _SPELLED = {
     **dict.fromkeys(("chlo.polygamma", "chlo.zeta"), "power floor"),
 }
 """Functions of numbers that exports spell out, each with operations that this takes: modules without them are not searched."""
-_BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
+BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
 
 
 @functools.cache
@@ -255,10 +277,10 @@ def _spelled(name: str, dtype: np.dtype) -> tuple[HloModule, HloBody] | None:
         return None
     module = read_module(bytes(exported.mlir_module_serialized), Limits())
     body = module.main.body
-    steps = [o for o in body.operations if o.name not in ("stablehlo.constant", *_BROADCASTS)]
+    steps = [o for o in body.operations if o.name not in ("stablehlo.constant", *BROADCASTS)]
     if len(steps) == 1 and "decomposition" in steps[0].attributes:
         body = module.functions[steps[0].attributes["decomposition"]].body
-        steps = [o for o in body.operations if o.name not in ("stablehlo.constant", *_BROADCASTS)]
+        steps = [o for o in body.operations if o.name not in ("stablehlo.constant", *BROADCASTS)]
     is_flat = len(steps) > 1 and not any(o.bodies or "callee" in o.attributes for o in steps)
     return (module, body) if is_flat else None
 
@@ -299,10 +321,10 @@ def _drop(body: HloBody, candidates: set[HloOperation]) -> None:
     body.operations[:] = kept[::-1]
 
 
-def _number(module: HloModule, value: int) -> np.generic | None:
+def number(module: HloModule, value: int) -> np.generic | None:
     """Return the number that all elements of a value are, if it is a constant."""
     maker = module.makers.get(value)
-    while maker is not None and maker.name in _BROADCASTS:
+    while maker is not None and maker.name in BROADCASTS:
         maker = module.makers.get(maker.operands[0])
     if maker is None or maker.name != "stablehlo.constant":
         return None
@@ -311,25 +333,38 @@ def _number(module: HloModule, value: int) -> np.generic | None:
 
 
 def _matches(
-    own: HloModule, value: int, module: HloModule, other: int, arguments: Sequence[int], bound: dict[int, int]
+    own: HloModule,
+    value: int,
+    module: HloModule,
+    other: int,
+    arguments: Sequence[int],
+    bound: dict[int, int],
+    has_shapes: bool = False,
 ) -> bool:
     """Whether a value of a module is computed as one of a pattern is; `bound` gets the pattern's values with those of the module."""
     if value in bound:
         return bound[value] == other
     if value not in arguments:
-        number, found = _number(own, value), _number(module, other)
-        if number is not None or found is not None:
-            return number is not None and found is not None and number.tobytes() == found.tobytes()
+        wanted, found = number(own, value), number(module, other)
+        if wanted is not None or found is not None:
+            return wanted is not None and found is not None and wanted.tobytes() == found.tobytes()
         ours, theirs = own.makers[value], module.makers.get(other)
         if theirs is None or ours.name != theirs.name or len(ours.operands) != len(theirs.operands):
             return False
-        if unread(ours.attributes) != unread(theirs.attributes) or ours.types[0].dtype != theirs.types[0].dtype:
+        is_alike = ours.types == theirs.types if has_shapes else ours.types[0].dtype == theirs.types[0].dtype
+        if not is_alike or _key(own, ours) != _key(module, theirs):
             return False
         pairs = zip(ours.operands, theirs.operands, strict=True)
-        if not all(_matches(own, x, module, y, arguments, bound) for x, y in pairs):
+        if not all(_matches(own, x, module, y, arguments, bound, has_shapes) for x, y in pairs):
             return False
     bound[value] = other
     return True
+
+
+def _key(module: HloModule, operation: HloOperation) -> tuple:
+    """Return what an operation computes of its operands."""
+    attributes = {name: repr(value) for name, value in unread(operation.attributes).items()}
+    return attributes, [canonical(module, body) for body in operation.bodies]
 
 
 _OF_SIZES: dict[str, PythonFunction] = {"floor_divide": operator.floordiv, "remainder": operator.mod}

@@ -108,12 +108,12 @@ def uses_of_constants(module: HloModule) -> dict[int, ConstantUse]:
     for operation in module.operations():
         for value in operation.operands if operation.name not in _MOVES else ():
             origin: HloOperation | None = module.makers.get(value)
+            name, moved = operation.name.removeprefix("stablehlo."), ""
             while origin is not None and origin.name in _MOVES:
-                origin = module.makers.get(origin.operands[0])
+                name = "tile" if (origin.name, moved) == ("stablehlo.broadcast_in_dim", "stablehlo.reshape") else name
+                moved, origin = origin.name, module.makers.get(origin.operands[0])
             if origin is not None and origin.name == "stablehlo.constant":
-                found.setdefault(
-                    origin.results[0], ConstantUse(operation.scope, operation.name.removeprefix("stablehlo."))
-                )
+                found.setdefault(origin.results[0], ConstantUse(operation.scope, name))
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,16 @@ class HloModule:
     def main(self) -> HloFunction:
         """The function that a caller calls."""
         return self.functions["main"]
+
+    @cached_property
+    def kinds(self) -> dict[int, Kind]:
+        """The types of all values."""
+        bodies = [
+            body for f in self.functions.values() for body in (f.body, *(b for o in f.body.walk() for b in o.bodies))
+        ]
+        found = {value: kind for body in bodies for value, kind in zip(body.arguments, body.types, strict=True)}
+        found.update((v, kind) for o in self.operations() for v, kind in zip(o.results, o.types, strict=True))
+        return found
 
     @property
     def is_dynamic(self) -> bool:

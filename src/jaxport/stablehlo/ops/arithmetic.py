@@ -16,7 +16,7 @@ plain(
     complex=lax.complex, cosine=lax.cos, count_leading_zeros=lax.clz, divide=lax.div, exponential=lax.exp,
     exponential_minus_one=lax.expm1, floor=lax.floor, imag=lax.imag, is_finite=lax.is_finite, log=lax.log,
     log_plus_one=lax.log1p, logistic=lax.logistic, maximum=lax.max, minimum=lax.min, multiply=lax.mul, negate=lax.neg,
-    popcnt=lax.population_count, power=lax.pow, real=lax.real, remainder=lax.rem, rsqrt=lax.rsqrt, select=lax.select,
+    popcnt=lax.population_count, power=lax.pow, real=lax.real, remainder=lax.rem, rsqrt=lax.rsqrt,
     sign=lax.sign, sine=lax.sin, sqrt=lax.sqrt, subtract=lax.sub, tan=lax.tan, tanh=lax.tanh, xor=lax.bitwise_xor,
     shift_left=lax.shift_left, shift_right_arithmetic=lax.shift_right_arithmetic,
     shift_right_logical=lax.shift_right_logical, round_nearest_even=partial(lax.round, rounding_method=lax.RoundingMethod.TO_NEAREST_EVEN),

@@ -40,12 +40,12 @@ def while_(*carried, regions, context):
         rest = dict(zip(moving, state, strict=True))
         return [rest.get(at, x) for at, x in enumerate(carried)]
 
-    after = lax.while_loop(
-        lambda state: regions[0](*full(state))[0],
-        lambda state: tuple(regions[1](*full(state))[at] for at in moving),
-        tuple(host.as_jax(carried[at]) for at in moving),
-    )
-    return full(after)
+    def step(state):
+        results = regions[1](*full(state))
+        return tuple(results[at] for at in moving)
+
+    start = tuple(host.as_jax(carried[at]) for at in moving)
+    return full(lax.while_loop(lambda state: regions[0](*full(state))[0], step, start))
 
 
 @define("rng_bit_generator")
