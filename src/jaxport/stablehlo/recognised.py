@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.export import is_symbolic_dim
 
 from jaxport.importer.limits import Limits
 from jaxport.jaxprs import PythonFunction
@@ -119,18 +120,24 @@ def is_lowered(context: Any, result: int, function: PythonFunction, operands: Se
     module, values = context.walk.module, context.values
     kinds, shapes = [module.kinds[value] for value in operands], [np.shape(values[value]) for value in operands]
     opened = _opened(kinds, shapes)
-    names = {size: f"d{at}" for at, size in enumerate(dict.fromkeys(opened))}
+    texts = [str(size) if is_symbolic_dim(size) else f"n{size}" for size in opened]
+    names = tuple(dict.fromkeys(name for text in texts for name in _SYMBOL.findall(text)))
     specs = [(kind.shape, kind.dtype) for kind in kinds]
     is_wide = bool(names) and jax.config.read("jax_enable_x64")
-    lowered = _lowered_alone(function, is_wide, tuple(names.values()), tuple(names[size] for size in opened), *specs)
+    lowered = _lowered_alone(function, is_wide, names, tuple(texts), *specs)
     for body in (f.body for f in lowered.functions.values()):
         bound: dict[int, int] = {}
         if _matches(lowered, body.returned[0], module, result, body.arguments, bound, True):
             own = [bound.get(value) for value in body.arguments]
-            sizes = [size if v is None else values[v][()] for v, size in zip(own[: len(names)], names, strict=True)]
-            if own[len(names) :] == [*operands] and sizes == [*names]:
+            sizes = [name if v is None else str(values[v]) for v, name in zip(own[: len(names)], names, strict=True)]
+            if own[len(names) :] == [*operands] and sizes == [
+                name.removeprefix("n") if name[1:].isdigit() else name for name in names
+            ]:
                 return True
     return False
+
+
+_SYMBOL = re.compile(r"\b(?!(?:mod|floordiv|max|min)\b)[A-Za-z_]\w*")
 
 
 def _opened(kinds: Sequence[Any], shapes: Sequence[Sequence[Any]]) -> list[Any]:
@@ -214,7 +221,12 @@ def function(
     if not candidates or len(kinds) != arity or len(shapes) != arity or len(names) != len(sizes):
         return None
     opened = _opened(kinds, shapes)
-    fitting = [[n for n, value in zip(names, sizes, strict=True) if value is size or value == size] for size in opened]
+    known = {str(value): name for name, value in zip(names, sizes, strict=True)}
+    in_names = lambda size: _SYMBOL.sub(lambda found: known.get(found[0], found[0]), str(size))
+    fitting = [
+        [n for n, value in zip(names, sizes, strict=True) if value is size or value == size] or [in_names(size)]
+        for size in opened
+    ]
     wanted = canonical(module, body)
     wide = [_is_wide(body.types[0].dtype)] if names else [False, True]
     orders = itertools.islice(itertools.product(*fitting), 8)

@@ -195,7 +195,11 @@ def _canonical(module: HloModule, body: HloBody, numbers: dict[int, int]) -> tup
     for value in body.arguments:
         numbers.setdefault(value, len(numbers))
     steps: list[tuple] = []
+    same: dict[int, int] = {}
     for operation in body.operations:
+        if operation.name == "stablehlo.convert" and module.kinds[operation.operands[0]] == operation.types[0]:
+            same[operation.results[0]] = operation.operands[0]  # of a number without a type of its own
+            continue
         callee = operation.attributes.get("callee") or operation.attributes.get("decomposition")
         inner = [canonical(module, module.functions[callee].body)] if callee else []
         inner += [_canonical(module, each, numbers) for each in operation.bodies]
@@ -208,6 +212,6 @@ def _canonical(module: HloModule, body: HloBody, numbers: dict[int, int]) -> tup
                 if "." not in name and name not in ("callee", "decomposition", "result_accuracy")
             )
         )
-        read = tuple(numbers.get(value, -1) for value in operation.operands)
+        read = tuple(numbers.get(same.get(value, value), -1) for value in operation.operands)
         steps.append((operation.name, read, operation.types, attributes, tuple(inner)))
-    return (tuple(steps), tuple(numbers.get(value, -1) for value in body.returned), body.types)
+    return (tuple(steps), tuple(numbers.get(same.get(value, value), -1) for value in body.returned), body.types)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxport.errors import Refusal, Unsupported
 from jaxport.stablehlo import host, loops
 from jaxport.stablehlo.registry import define
 
@@ -49,7 +50,12 @@ def while_(*carried, regions, context):
 
 
 @define("rng_bit_generator")
-def rng_bit_generator(state, *, rng_algorithm, results):
+def rng_bit_generator(state, *, rng_algorithm, results, context):
+    if state.size * state.dtype.itemsize != 16:
+        refusal = Refusal(
+            "rng_bit_generator", context.where, "has a state of other than 128 bits, which JAX does not take"
+        )
+        raise Unsupported("the program cannot be computed", [refusal])
     algorithm = lax.RandomAlgorithm[f"RNG_{rng_algorithm}"]
     dtype = results[1].dtype
     unsigned = np.dtype(f"uint{8 * dtype.itemsize}")
