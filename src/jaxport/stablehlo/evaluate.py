@@ -282,7 +282,8 @@ def refusals(module: HloModule) -> list[Refusal]:
         if operation.name in ("func.call", "stablehlo.composite", "stablehlo.constant"):
             continue
         definition = definitions().get(name)
-        why = getattr(definition.function, "refused", "") if definition else _UNKNOWN
+        why = definition.refused if definition else _UNKNOWN
+        why = why if isinstance(why, str) else why(given, module)
         if definition and not why and not definition.takes_all and not name.startswith("@"):
             extra = [n for n in given if n not in definition.keywords] if not definition.is_plain else list(given)
             why = f"has the attribute `{extra[0]}`, which is not known" if extra else ""

@@ -308,7 +308,8 @@ def restore(module: HloModule) -> None:
             kind = operation.types[0] if len(operation.types) == 1 else None
             if isinstance(kind, TensorType) and jnp.issubdtype(kind.dtype, jnp.inexact) and operation not in inside:
                 inside |= _restored(module, operation, wanted, kind.dtype)
-        _drop(body, inside)
+        if inside:
+            _drop(body, inside)
 
 
 def _restored(module: HloModule, operation: HloOperation, wanted: Sequence[str], dtype: np.dtype) -> set[HloOperation]:
@@ -322,12 +323,16 @@ def _restored(module: HloModule, operation: HloOperation, wanted: Sequence[str],
     return set()
 
 
+_OF_SHAPES = frozenset(f"stablehlo.{name}" for name in ("concatenate", "get_dimension_size", "reshape")) | {*BROADCASTS}
+
+
 def _drop(body: HloBody, candidates: set[HloOperation]) -> None:
-    """Remove those of the operations whose results nothing reads."""
+    """Remove those of the operations whose results nothing reads, and the sizes that only they needed."""
     read = {value for o in body.walk() for inner in o.bodies for value in inner.returned} | {*body.returned}
     kept = []
     for operation in reversed(body.operations):
-        if operation not in candidates or not read.isdisjoint(operation.results):
+        is_free = operation in candidates or operation.name in _OF_SHAPES
+        if not is_free or not read.isdisjoint(operation.results):
             kept.append(operation)
             read.update(operation.operands, *(o.operands for b in operation.bodies for o in b.walk()))
     body.operations[:] = kept[::-1]
@@ -375,7 +380,7 @@ def _matches(
 
 def _key(module: HloModule, operation: HloOperation) -> tuple:
     """Return what an operation computes of its operands."""
-    attributes = {name: repr(value) for name, value in unread(operation.attributes).items()}
+    attributes = {name: repr(value) for name, value in unread(operation.attributes).items() if value is not False}
     return attributes, [canonical(module, body) for body in operation.bodies]
 
 

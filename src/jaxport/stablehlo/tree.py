@@ -120,12 +120,13 @@ class HloFunction:
 
 @dataclass(eq=False)
 class HloModule:
-    """A module: its functions by name, the operation that makes each value, and how many values there are."""
+    """A module: its functions by name, the operation that makes each value, and how many values and devices there are."""
 
     name: str
     functions: Mapping[str, HloFunction]
     makers: dict[int, HloOperation]
     values: int
+    devices: int | None = None
     counts: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -209,7 +210,7 @@ def _canonical(module: HloModule, body: HloBody, numbers: dict[int, int]) -> tup
             sorted(
                 (name, value.tobytes() if isinstance(value, np.ndarray) else repr(value))
                 for name, value in operation.attributes.items()
-                if "." not in name and name not in ("callee", "decomposition", "result_accuracy")
+                if "." not in name and value is not False and name not in ("callee", "decomposition", "result_accuracy")
             )
         )
         read = tuple(numbers.get(same.get(value, value), -1) for value in operation.operands)
