@@ -36,8 +36,6 @@ from jaxport.verify.running import Run
 if TYPE_CHECKING:
     import torch  # pyright: ignore[reportMissingImports]
 
-__all__ = ["from_torch", "tensor_of"]
-
 OPSET = 23
 """The operator set that PyTorch writes: the first in which attention is one operator."""
 
@@ -56,18 +54,19 @@ def from_torch(
 ) -> Program:
     """Import a module of PyTorch as a JAX function.
 
-    PyTorch traces the module in evaluation mode (`torch.onnx.export(dynamo=True)`), and its graph is imported. Names, roles
-    and ties are those of the module: the parameters are those that require gradients, under the names of `state_dict()`, and
-    two weights are one if and only if they are one in the module. No file is written, and the module stays as it is.
+    PyTorch traces the module in evaluation mode (`torch.onnx.export(dynamo=True)`), and its graph is imported. Names,
+    roles and ties are those of the module: the parameters are those that require gradients, under the names of
+    `state_dict()`, and two weights are one if and only if they are one in the module. No file is written, and the
+    module stays as it is.
 
     Args:
       module: the module.
       args: example arguments by position: tensors or pytrees of tensors, on any device.
-      kwargs: example arguments by name, such as those that a tokenizer returns. If the module returns a cache that is no
-        tensor and takes `use_cache`, it is called with `use_cache=False` unless this says otherwise.
-      dynamic_shapes: the sizes that stay open, for each argument in order or by name: a tuple with a name for each open size,
-        and a number or None for each fixed one, as in `{"input_ids": ("batch", "seq")}`; or what `torch.export` takes,
-        such as `{0: torch.export.Dim("batch", max=64)}`. All sizes are fixed by default.
+      kwargs: example arguments by name, such as those that a tokenizer returns. If the module returns a cache that is
+        no tensor and takes `use_cache`, it is called with `use_cache=False` unless this says otherwise.
+      dynamic_shapes: the sizes that stay open, for each argument in order or by name: a tuple with a name for each open
+        size, and a number or None for each fixed one, as in `{"input_ids": ("batch", "seq")}`; or what `torch.export`
+        takes, such as `{0: torch.export.Dim("batch", max=64)}`. All sizes are fixed by default.
       trainable: the names of the parameters, in place of those that require gradients.
       ties: as for `from_onnx`.
       limits: as for `from_onnx`.
@@ -123,7 +122,8 @@ def _torch() -> Any:
         raise NotInstalled(
             f"`{error.name}` is not installed",
             where="`from_torch`",
-            instead='install it: `pip install "jaxport[torch]"`; or write an ONNX file elsewhere, and read it by `from_onnx`',
+            instead='install it: `pip install "jaxport[torch]"`; or write an ONNX file elsewhere, and read it by '
+            "`from_onnx`",
         ) from error
     return torch
 
@@ -138,7 +138,9 @@ def _evaluating(module: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _unchanged(module: torch.nn.Module) -> Iterator[None]:
-    """Restore the attributes of a module and of its parts, such as a cache that a call fills: a trace would read constants."""
+    """Restore the attributes of a module and of its parts, such as a cache that a call fills: a trace would read
+    constants.
+    """
     held = {part: dict(vars(part)) for part in module.modules()}
     containers = [one for own in held.values() for one in own.values() if isinstance(one, dict | list | set)]
     contents = [copy.copy(one) for one in containers]
@@ -347,7 +349,8 @@ def _exported(call: _ModuleCall) -> ir.Model:
     with _silent():
         traced, names = _traced(call), _output_names(call.outputs())
         with boundary(f"PyTorch cannot write `{call.name}` as ONNX", where="`torch.onnx.export`", kind=ExportError):
-            # Not optimized: PyTorch would fold the transposes of weights into tensors without names, and merge equal ones.
+            # Not optimized: PyTorch would fold the transposes of weights into tensors without names, and merge equal
+            # ones.
             program = _torch().onnx.export(
                 traced, (), dynamo=True, optimize=False, verbose=False, opset_version=OPSET, output_names=names
             )  # fmt: skip
@@ -390,8 +393,10 @@ def _traced(call: _ModuleCall) -> torch.export.ExportedProgram:
         boundary(
             f"PyTorch cannot trace `{call.name}`",
             where="`torch.export.export`",
-            instead="change the module so that `torch.export.export` traces it: sizes that it takes for numbers are not open, such "
-            "as the number of steps of an LSTM (`torch.onnx.export(..., dynamo=False)` and `jaxport.from_onnx` keep it open), and an "
+            instead="change the module so that `torch.export.export` traces it: sizes that it takes for numbers are "
+            "not open, such "
+            "as the number of steps of an LSTM (`torch.onnx.export(..., dynamo=False)` and `jaxport.from_onnx` keep "
+            "it open), and an "
             "output that is no tensor, such as a cache, is left out by an argument of the module",
             kind=ExportError,
         ),
@@ -453,7 +458,8 @@ def _output_names(outputs: object) -> list[str] | None:
 
 
 def _claim(model: ir.Model, module: torch.nn.Module) -> None:
-    """Write into the metadata of a model which tensors are parameters, and the names of the state dict, with what is tied.
+    """Write into the metadata of a model which tensors are parameters, and the names of the state dict, with what is
+    tied.
 
     A tied parameter gets the name that `named_parameters` gives it: that of its first place.
     """

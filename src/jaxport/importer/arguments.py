@@ -17,8 +17,6 @@ from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Recorded
 from jaxport.jaxprs import Dim
 
-__all__ = ["by_name", "checked", "declaration", "external"]
-
 
 def declaration(value: ir.Value, quote: str = "") -> str:
     """Return a value with its type and shape, as far as the model declares them: `x: FLOAT [batch,4]`."""

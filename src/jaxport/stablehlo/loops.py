@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 # Values are arrays of JAX, of NumPy, or tuples, as an operation has them: only the module tells which.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false, reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false
+# pyright: reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,6 @@ from jax.export import is_symbolic_dim
 from jaxport.jaxprs import Dim, PythonFunction
 from jaxport.stablehlo import host, recognised
 from jaxport.stablehlo.tree import HloBody, HloModule, HloOperation, Value
-
-__all__ = ["Counted", "counted", "scan"]
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def scan(carried: Sequence[Value], regions: Sequence[PythonFunction], loop: Coun
 
 
 class _CountedRows:
-    """The rows that the body of a loop reads of arrays, and writes into others, at its counter: upward, or all from the end."""
+    """The rows of arrays that the body of a loop reads and writes at its counter: upward, or all from the end."""
 
     def __init__(self, context: Any, body: HloBody, loop: Counted, carried: Sequence[Value]):
         self.context, self.body, self.loop, self.carried = context, body, loop, carried
@@ -178,7 +177,7 @@ class _CountedRows:
         return direction != 0 and direction == self.direction
 
     def _at(self, value: int, number: int) -> Dim | None:
-        """Return a number that is a sum of the counter and what is known, for one number of the counter; None for others."""
+        """Return a sum of the counter and what is known, for one number of the counter; None for others."""
         if value == self.counter:
             return number
         if value in self.body.arguments:

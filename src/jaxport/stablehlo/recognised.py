@@ -22,19 +22,6 @@ from jaxport.stablehlo.reading import read_module, unread
 from jaxport.stablehlo.registry import definitions
 from jaxport.stablehlo.tree import HloBody, HloModule, HloOperation, TensorType, canonical
 
-__all__ = [
-    "first_extreme",
-    "function",
-    "monoid",
-    "of_sizes",
-    "plain_name",
-    "put_row",
-    "restore",
-    "returned_argument",
-    "sort_keys",
-    "take_row",
-]
-
 _MONOIDS: dict[str, PythonFunction] = {
     "stablehlo.add": lax.add,
     "stablehlo.multiply": lax.mul,
@@ -116,7 +103,7 @@ def first_extreme(module: HloModule, operation: HloOperation) -> PythonFunction 
 
 
 def is_lowered(context: Any, result: int, function: PythonFunction, operands: Sequence[int]) -> bool:
-    """Whether JAX lowers a function of values to what computes a result, all its steps; sizes that are open included."""
+    """Whether JAX lowers a function of values to all the steps that compute a result; sizes may be open."""
     module, values = context.walk.module, context.values
     kinds, shapes = [module.kinds[value] for value in operands], [np.shape(values[value]) for value in operands]
     opened = _opened(kinds, shapes)
@@ -152,7 +139,9 @@ def _sorted(keys: int) -> PythonFunction:
 
 
 def sort_keys(module: HloModule, body: HloBody, dtypes: Sequence[np.dtype]) -> int:
-    """Return by how many leading operands a comparator orders, as `lax.sort` does; 0 if it orders otherwise, and -1 if downward."""
+    """Return by how many leading operands a comparator orders, as `lax.sort` does; 0 if it orders otherwise, and -1 if
+    downward.
+    """
     if any(dtype.kind == "V" and dtype.itemsize < 2 for dtype in dtypes):
         return 0
     key = canonical(module, body)
@@ -273,13 +262,13 @@ _SPELLED = {
     "chlo.next_after": "bitcast_convert or",
     **dict.fromkeys(("chlo.polygamma", "chlo.zeta"), "power floor"),
 }
-"""Functions of numbers that exports spell out, each with operations that this takes: modules without them are not searched."""
+"""Functions of numbers that exports spell out, each with operations without which a module is not searched."""
 BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
 
 
 @functools.cache
 def _spelled(name: str, dtype: np.dtype) -> tuple[HloModule, HloBody] | None:
-    """Return what JAX exports for a function of numbers of a dtype; None if it has none, or this is no sequence of operations."""
+    """Return what JAX exports for a function of numbers of a dtype; None if that is no sequence of operations."""
     function = definitions()[name].function
     given = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
     try:
@@ -358,7 +347,7 @@ def _matches(
     bound: dict[int, int],
     has_shapes: bool = False,
 ) -> bool:
-    """Whether a value of a module is computed as one of a pattern is; `bound` gets the pattern's values with those of the module."""
+    """Whether a value is computed as one of a pattern is; `bound` gets the pairs of values."""
     if value in bound:
         return bound[value] == other
     if value not in arguments:
@@ -389,7 +378,9 @@ _PROBES = [(7, 2), (8, 2), (1, 3), (0, 5), (9, 4), (-7, 2), (-8, 4), (-1, 3), (1
 
 
 def of_sizes(walk: Any, plain: str, name: str, operands: Sequence[np.ndarray]) -> Any:
-    """Return the quotient of sizes, of which some have names, that JAX has written as a function with choices; else None."""
+    """Return the quotient of sizes, of which some have names, that JAX has written as a function with choices; else
+    None.
+    """
     meaning = _OF_SIZES.get(plain)
     if meaning is None or len(operands) < 2 or all(x.dtype != object for x in operands[-2:]):
         return None

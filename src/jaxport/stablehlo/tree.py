@@ -1,4 +1,6 @@
-"""A module of StableHLO as plain values: functions, operations and types, with nothing left of MLIR but constants' buffers."""
+"""A module of StableHLO as plain values: functions, operations and types, with nothing left of MLIR but constants'
+buffers.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,6 @@ import numpy as np
 from jaxport.errors import ModelError
 from jaxport.importer.limits import Limits
 from jaxport.jaxprs import Array
-
-__all__ = [
-    "Attributes",
-    "HloBody",
-    "HloFunction",
-    "HloModule",
-    "HloOperation",
-    "Kind",
-    "TensorType",
-    "Value",
-    "canonical",
-]
 
 Value = Array
 """What an operation computes with: an array of JAX, a known one of NumPy, a tuple, or None for a token."""
@@ -120,7 +110,7 @@ class HloFunction:
 
 @dataclass(eq=False)
 class HloModule:
-    """A module: its functions by name, the operation that makes each value, and how many values and devices there are."""
+    """A module: its functions by name, the operation that makes each value, how many values there are, and devices."""
 
     name: str
     functions: Mapping[str, HloFunction]
@@ -187,7 +177,9 @@ class HloModule:
 
 
 def canonical(module: HloModule, body: HloBody) -> tuple:
-    """Return a key that bodies share if and only if they compute the same, operation by operation; called functions included."""
+    """Return a key that bodies share if and only if they compute the same, operation by operation; called functions
+    included.
+    """
     numbers = {value: at for at, value in enumerate(body.arguments)}
     return _canonical(module, body, numbers)
 
