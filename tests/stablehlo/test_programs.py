@@ -200,7 +200,10 @@ def test_gradients_of_what_was_exported_without_them(fn):
 @pytest.mark.parametrize("specs", [X, ROWS], ids=["fixed", "open"])
 @pytest.mark.parametrize("name", ["scan", "reverse"])
 def test_a_scan_is_a_scan(name, specs):
-    program = jaxport.from_stablehlo(exported(LOOPS[name], specs))
+    artifact = exported(LOOPS[name], specs)
+    program = jaxport.from_stablehlo(artifact)
+    if "@dynamic_index_in_dim" not in artifact.mlir_module():
+        pytest.skip("older releases of JAX take rows without a function, and these are computed as they are")
     (scan,) = [e for e in jax.make_jaxpr(program)(specs).eqns if e.primitive.name == "scan"]
     names = {e.primitive.name for e in scan.params["jaxpr"].jaxpr.eqns}
     assert not names & {"dynamic_slice", "dynamic_update_slice", "add_any", "lt"}

@@ -17,7 +17,7 @@ from jax import lax
 from jax.export import is_symbolic_dim
 
 from jaxport.importer.limits import Limits
-from jaxport.jaxprs import PythonFunction
+from jaxport.jaxprs import Array, Dim, PythonFunction
 from jaxport.stablehlo.reading import read_module, unread
 from jaxport.stablehlo.registry import definitions
 from jaxport.stablehlo.tree import HloBody, HloModule, HloOperation, TensorType, canonical
@@ -127,7 +127,7 @@ def is_lowered(context: Any, result: int, function: PythonFunction, operands: Se
 _SYMBOL = re.compile(r"\b(?!(?:mod|floordiv|max|min)\b)[A-Za-z_]\w*")
 
 
-def _opened(kinds: Sequence[Any], shapes: Sequence[Sequence[Any]]) -> list[Any]:
+def _opened(kinds: Sequence[TensorType], shapes: Sequence[Sequence[Dim]]) -> list[Dim]:
     """Return the sizes that types leave open."""
     pairs = zip(kinds, shapes, strict=True)
     return [size for kind, shape in pairs for own, size in zip(kind.shape, shape, strict=True) if own is None]
@@ -159,12 +159,12 @@ def sort_keys(module: HloModule, body: HloBody, dtypes: Sequence[np.dtype]) -> i
     return 0
 
 
-def take_row(x: Any, index: Any) -> jax.Array:
+def take_row(x: Array, index: Array) -> jax.Array:
     """Return a row, as a scan takes it."""
     return lax.dynamic_index_in_dim(x, index, 0, keepdims=False, allow_negative_indices=False)
 
 
-def put_row(x: Any, row: Any, index: Any) -> jax.Array:
+def put_row(x: Array, row: Array, index: Array) -> jax.Array:
     """Return an array with a row written, as a scan writes it."""
     return lax.dynamic_update_index_in_dim(x, row, index, 0, allow_negative_indices=False)
 
@@ -193,7 +193,7 @@ def plain_name(name: str) -> str:
 
 
 def function(
-    module: HloModule, name: str, sizes: Sequence[Any], shapes: Sequence[Sequence[Any]]
+    module: HloModule, name: str, sizes: Sequence[Dim | None], shapes: Sequence[Sequence[Dim]]
 ) -> PythonFunction | None:
     """Return the function of JAX that a private function is, so that its own derivative is back; None if it is another.
 
