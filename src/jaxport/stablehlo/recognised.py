@@ -220,12 +220,13 @@ def function(
     wide = [_is_wide(body.types[0].dtype)] if names else [False, True]
     orders = itertools.islice(itertools.product(*fitting), 8)
     for candidate, order, is_wide in itertools.product(candidates, orders, wide):
+        specs = [(kind.shape, kind.dtype) for kind in kinds]
         try:
-            specs = ((kind.shape, kind.dtype) for kind in kinds)
-            lowered = _lowered_alone(candidate, is_wide, tuple(names), order, *specs)
+            lowered = [_lowered_alone(candidate, is_wide, tuple(names), order, *specs)]
+            lowered += [] if names else [_lowered(candidate, is_wide, *specs)]  # as text has it
         except Exception:  # noqa: BLE001  functions of other arguments, or of other sizes
             continue
-        if any(canonical(lowered, f.body) == wanted for f in lowered.functions.values()):
+        if any(canonical(each, f.body) == wanted for each in lowered for f in each.functions.values()):
             return candidate
     return None
 
@@ -235,8 +236,6 @@ def _lowered_alone(
     function: PythonFunction, is_wide: bool, names: tuple[str, ...], order: tuple[str, ...], *specs: Any
 ) -> HloModule:
     """Return the module of a function in a program with sizes of these names, those that are open in this order."""
-    if not names:
-        return _lowered(function, is_wide, *specs)
     scope, left = jax.export.SymbolicScope(), iter(order)
     structs = []
     for shape, dtype in [*(((None,), np.dtype(np.float32)) for _ in names), *specs]:
