@@ -44,7 +44,7 @@ def select(condition, x, y, *, context):
     number = (
         None if made is None or not made.name.endswith("gather") else recognised.number(module, operation.operands[2])
     )
-    if number is None or recognised.number(module, operation.operands[0]) is not None:
+    if made is None or number is None or recognised.number(module, operation.operands[0]) is not None:
         return lax.select(condition, x, y)
     given, operands = {**unread(made.attributes), "mode": "fill", "fill_value": number}, made.operands[:2]
     sizes = given.pop("slice_sizes", None) or host.dims_of(context.values[made.operands[2]], context.where)
