@@ -67,7 +67,12 @@ def _operations() -> Iterator[str]:
         dialect, _, short = name.partition(".")
         where = "custom call" if name.startswith("@") else dialect
         section = f"[{short}]({SPECIFICATION}#{short})" if dialect == "stablehlo" else ""
-        yield f"| `{name.removeprefix('@')}` | {where} | {section} | {getattr(definition.function, 'refused', '')} |"
+        why = (
+            definition.refused
+            if isinstance(definition.refused, str)
+            else "where each device is by itself; else refused"
+        )
+        yield f"| `{name.removeprefix('@')}` | {where} | {section} | {why} |"
 
 
 def _versions(domain: str, name: str) -> str:

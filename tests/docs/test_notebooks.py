@@ -29,4 +29,4 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_page_names_every_notebook():
     page = (DOCS / "notebooks.md").read_text()
     assert all(f"(notebooks/{path.name})" in page for path in NOTEBOOKS)
-    assert len(NOTEBOOKS) == 3
+    assert len(NOTEBOOKS) == 4

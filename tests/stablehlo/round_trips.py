@@ -64,6 +64,14 @@ def gradients(function: Flat, leaves: Sequence[Any]) -> list[Any]:
     return list(compiled(*(leaves[at] for at in of))) if of else []
 
 
+def flat(fn: Any, specs: Sequence[Any], options: Mapping[str, Any]) -> tuple[Flat, list[Any]]:
+    """A function as one of arrays alone, state included, and the types of these; with the options of `to_onnx`."""
+    read = read_inputs(specs, options.get("input_params"), options.get("constraints", ()), False, fn)
+    traced, _ = _trace(fn, read, options.get("static_params"), options.get("state", "discard"), "f", selector(()))
+    variables = traced.jaxpr.jaxpr.invars[len(traced.weights) :]
+    return lambda *xs: run_traced(traced, xs), [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in variables]
+
+
 def round_trip(
     case: Any, specs: Sequence[Any], sizes: Mapping[str, int], values: Any, options: Mapping[str, Any], has_onnx: bool
 ) -> None:
@@ -71,13 +79,8 @@ def round_trip(
     number = counted["cases"]
     options = dict(options)
     with jax.enable_x64(bool(options.pop("double_precision", False) or jax.config.read("jax_enable_x64"))):
-        read = read_inputs(specs, options.pop("input_params", None), options.pop("constraints", ()), False, case.fn)
-        state = options.get("state", "discard")
-        traced, _ = _trace(case.fn, read, options.get("static_params"), state, "f", selector(()))
-        function: Flat = lambda *xs: run_traced(traced, xs)
-        structs = [
-            jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in traced.jaxpr.jaxpr.invars[len(traced.weights) :]
-        ]
+        function, structs = flat(case.fn, specs, options)
+        options = {name: value for name, value in options.items() if name not in ("input_params", "constraints")}
         generator, given = np.random.default_rng(0), jax.tree.leaves(values)
         leaves = [
             jnp.asarray(given[at])
@@ -90,10 +93,10 @@ def round_trip(
             counted["without an artifact"] += 1
             return
         program = from_stablehlo(artifact)
-        flat: Flat = lambda *xs: jax.tree.leaves(program(*xs))
+        again: Flat = lambda *xs: jax.tree.leaves(program(*xs))
         with jax.default_matmul_precision("highest"):
             expected = jax.jit(function, compiler_options=QUICKLY)(*leaves)
-            compare(case, expected, jax.jit(flat, compiler_options=QUICKLY)(*leaves), f"stablehlo {dict(sizes)}")
+            compare(case, expected, jax.jit(again, compiler_options=QUICKLY)(*leaves), f"stablehlo {dict(sizes)}")
             counted["values"] += 1
             if number % GRADIENTS == 0:
                 try:
@@ -102,7 +105,7 @@ def round_trip(
                     wanted = []
                 if wanted:
                     loose = checking._Case(case.fn, 1e-3, 1e-3, False)
-                    compare(loose, wanted, gradients(flat, leaves), f"gradient {dict(sizes)}")
+                    compare(loose, wanted, gradients(again, leaves), f"gradient {dict(sizes)}")
                     counted["gradients"] += 1
         if has_onnx and number % ONNX == 0:
             to_onnx(case, specs, options, program, structs, leaves, expected)

@@ -57,16 +57,17 @@ class HloWalk:
 
     def function(self, name: str, operands: Sequence[Value]) -> tuple[Value, ...]:
         """Return the results of a function: as a call that bears its name, unless nobody has named it."""
-        plain = re.sub(r"_\d+$", "", name)
-        meaning = recognised.function(self.module, plain, name)
-        if meaning is not None:
-            results = meaning(*map(host.as_jax, operands))
-            return tuple(jax.tree.leaves(results))
+        plain, arguments = recognised.plain_name(name), self.module.functions[name].argument_attributes
         known = self.is_dynamic and all(map(_is_size, operands))
         if known and (size := recognised.of_sizes(self, plain, name, operands)) is not None:
             return (size,)
         if known or INLINED.fullmatch(plain):
             return self.run(self.module.functions[name].body, operands, {})
+        count = sum("jax.global_constant" in of for of in arguments)
+        sizes = [x[()] if host.is_known(x) and x.ndim == 0 else None for x in operands[:count]]
+        meaning = recognised.function(self.module, name, sizes, list(map(np.shape, operands[count:])))
+        if meaning is not None:
+            return tuple(jax.tree.leaves(meaning(*map(host.as_jax, operands[count:]))))
         fixed = {at: x for at, x in enumerate(operands) if self.is_dynamic and _is_size(x)}
         key = (name, tuple((at, tuple(x.ravel().tolist())) for at, x in fixed.items()), current_recorder() is None)
         if key not in self.jitted:
@@ -131,7 +132,7 @@ class HloWalk:
         ) -> tuple[tuple[Value, ...], dict[int, Value]]:
             rest = [o for o in body.operations if o not in skipped and not any(v in given for v in o.results)]
             inner: Values = ChainMap({**dict(zip(body.arguments, operands, strict=True)), **given}, around)
-            shorter = replace(body, operations=rest)
+            shorter = replace(body, operations=rest, returned=(*body.returned, *wanted.values()))
             self.items(rest if current_recorder() is None else segments(shorter), inner)
             return tuple(inner.get(v) for v in body.returned), {at: inner[v] for at, v in wanted.items()}
 
@@ -242,6 +243,17 @@ class OperationPlace:
                 return maker.attributes["value"]
         return value if host.is_known(value) else None
 
+    def numbers(self, vector: int) -> list[Value]:
+        """Return the elements of a vector: the numbers that it was concatenated from, if it was."""
+        maker = self.walk.module.makers.get(vector)
+        parts = maker.operands if maker is not None and maker.name == "stablehlo.concatenate" else ()
+        made = [self.walk.module.makers.get(part) for part in parts]
+        if not made or not all(
+            m is not None and m.name == "stablehlo.reshape" and m.types[0].shape == (1,) for m in made
+        ):
+            return list(self.values[vector])
+        return [host.as_jax(self.values[m.operands[0]]).reshape(()) for m in made]
+
     @property
     def makers(self) -> list[HloOperation | None]:
         """The operations that make the operands; None for arguments of functions and regions."""
@@ -271,7 +283,8 @@ def refusals(module: HloModule) -> list[Refusal]:
         if operation.name in ("func.call", "stablehlo.composite", "stablehlo.constant"):
             continue
         definition = definitions().get(name)
-        why = getattr(definition.function, "refused", "") if definition else _UNKNOWN
+        why = definition.refused if definition else _UNKNOWN
+        why = why if isinstance(why, str) else why(given, module)
         if definition and not why and not definition.takes_all and not name.startswith("@"):
             extra = [n for n in given if n not in definition.keywords] if not definition.is_plain else list(given)
             why = f"has the attribute `{extra[0]}`, which is not known" if extra else ""

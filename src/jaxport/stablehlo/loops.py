@@ -15,7 +15,7 @@ from jax import lax
 from jax.export import is_symbolic_dim
 
 from jaxport.jaxprs import Dim, PythonFunction
-from jaxport.stablehlo import host
+from jaxport.stablehlo import host, recognised
 from jaxport.stablehlo.tree import HloBody, HloModule, HloOperation, Value
 
 
@@ -75,45 +75,43 @@ def _limit(
 def scan(carried: Sequence[Value], regions: Sequence[PythonFunction], loop: Counted, context: Any) -> tuple[Value, ...]:
     """Run a counted loop: its operands and results that are taken and written row by row are those of the scan."""
     body: HloBody = context.operation.bodies[1]
-    rows = _CountedRows(context.walk.module, body, loop)
+    rows = _CountedRows(context, body, loop, carried)
     fixed = {at for at in range(len(carried)) if body.returned[at] == body.arguments[at]}
-    xs = {at: carried[at] for at in fixed if rows.is_read(at) and _has_rows(carried[at], loop)}
-    ys = {at for at in range(len(carried)) if at not in fixed and rows.is_written(at) and _has_rows(carried[at], loop)}
-    if not (isinstance(loop.start, int | np.integer) and int(loop.start) == 0):
-        xs, ys = {}, set()
+    xs = {at: carried[at] for at in fixed if rows.is_read(at)}
+    ys = {at for at in range(len(carried)) if at not in fixed and rows.is_written(at)}
     moving = [at for at in range(len(carried)) if at not in fixed and at not in ys and at != loop.counter]
     kind = body.types[loop.counter].dtype
 
     def step(state: tuple[Value, ...], row: Any) -> Any:
         number, slices = row
         values = list(carried)
-        values[loop.counter] = number
+        values[loop.counter] = np.zeros((), kind) if number is None else number
         for at, value in zip(moving, state, strict=True):
             values[at] = value
         given = {value: slices[str(at)] for at in xs for value in rows.reads[at]}
         results, written = rows.run(values, given, regions[1], ys)
         return tuple(host.as_jax(results[at]) for at in moving), tuple(written[at] for at in sorted(ys))
 
-    numbers = lax.broadcasted_iota(kind, (loop.length,), 0) + jnp.asarray(loop.start, kind)
+    is_reverse = rows.direction == -1
+    numbers = None
+    if not xs or rows.reads_counter(ys):
+        numbers = lax.broadcasted_iota(kind, (loop.length,), 0) + jnp.asarray(loop.start, kind)
+        numbers = numbers[::-1] if is_reverse else numbers
     state = tuple(jnp.asarray(host.as_jax(carried[at])) for at in moving)
     slices = {str(at): host.as_jax(x) for at, x in xs.items()}
-    after, stacked = lax.scan(step, state, (numbers, slices))
+    after, stacked = lax.scan(step, state, (numbers, slices), reverse=is_reverse)
     results = dict(zip(moving, after, strict=True)) | dict(zip(sorted(ys), stacked, strict=True))
     last = loop.start + loop.length
     results[loop.counter] = jnp.asarray(last, kind) if not is_symbolic_dim(last) else host.sizes_of([last]).reshape(())
     return tuple(results.get(at, carried[at]) for at in range(len(carried)))
 
 
-def _has_rows(value: Any, loop: Counted) -> bool:
-    shape = np.shape(value)
-    return bool(shape) and (shape[0] is loop.length or shape[0] == loop.length)
-
-
 class _CountedRows:
-    """The rows that the body of a loop reads of arrays, and writes into others, at its counter."""
+    """The rows of arrays that the body of a loop reads and writes at its counter: upward, or all from the end."""
 
-    def __init__(self, module: HloModule, body: HloBody, loop: Counted):
-        self.module, self.body, self.counter = module, body, body.arguments[loop.counter]
+    def __init__(self, context: Any, body: HloBody, loop: Counted, carried: Sequence[Value]):
+        self.context, self.body, self.loop, self.carried = context, body, loop, carried
+        self.counter, self.makers = body.arguments[loop.counter], context.walk.module.makers
         self.readers: dict[int, list[HloOperation]] = {}
         for operation in body.walk():
             for value in operation.operands:
@@ -121,77 +119,77 @@ class _CountedRows:
         self.nested = {value for each in body.walk() for inner in each.bodies for value in inner.returned}
         self.reads: dict[int, list[int]] = {}
         self.writes: dict[int, tuple[HloOperation, int]] = {}
+        self.direction = 0
 
     def is_read(self, at: int) -> bool:
         """Whether an argument is read by its row at the counter alone."""
         value, readers = self.body.arguments[at], self.readers.get(self.body.arguments[at], [])
-        if value in self.nested or not readers or not all(self._takes_row(reader, value) for reader in readers):
+        if value in self.nested or not readers:
+            return False
+        if not all(self._is(recognised.take_row, reader, at, reader.operands[-2:-1]) for reader in readers):
             return False
         self.reads[at] = [operation.results[0] for operation in readers]
         return True
 
     def is_written(self, at: int) -> bool:
         """Whether an argument is only written: its row at the counter, in the last step."""
-        value, made = self.body.arguments[at], self.module.makers.get(self.body.returned[at])
+        value, made = self.body.arguments[at], self.makers.get(self.body.returned[at])
         if made is None or self.readers.get(value, []) != [made] or value in self.nested:
             return False
         if self.readers.get(made.results[0]) or self.body.returned.count(made.results[0]) > 1:
             return False
-        row = self._put_row(made, value)
-        if row is not None:
-            self.writes[at] = (made, row)
-        return row is not None
-
-    def _steps(self, call: HloOperation, value: int) -> tuple[list[HloOperation], list[int]] | None:
-        """Return what a function does with an array and the counter, and their numbers inside; None if it is no such
-        function.
-        """
-        if call.name != "func.call" or self.counter not in call.operands or call.operands.count(value) != 1:
-            return None
-        inner = self.module.functions[call.attributes["callee"]].body
-        steps = [operation for operation in inner.operations if operation.name != "stablehlo.constant"]
-        own = [inner.arguments[call.operands.index(each)] for each in (value, self.counter)]
-        return (steps, own) if len(steps) == 2 and steps[1].results == inner.returned else None
-
-    def _takes_row(self, call: HloOperation, value: int) -> bool:
-        found = self._steps(call, value)
-        if found is None or [step.name for step in found[0]] != ["stablehlo.dynamic_slice", "stablehlo.reshape"]:
+        if not self._is(recognised.put_row, made, at, made.operands[-3:-2]):
             return False
-        (taken, shaped), own = found
-        shape = self._shape(value)
-        is_row = taken.attributes["slice_sizes"] == (1, *shape[1:]) and shaped.types[0].shape == shape[1:]
-        return (
-            is_row
-            and taken.operands[0] == own[0]
-            and self._at_row(taken.operands[1:], own[1])
-            and shaped.operands == taken.results
-        )
+        self.writes[at] = (made, made.operands[-2])
+        return True
 
-    def _put_row(self, call: HloOperation, value: int) -> int | None:
-        found, names = self._steps(call, value), ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
-        if found is None or found[0][0].name not in names or found[0][1].name != "stablehlo.dynamic_update_slice":
-            return None
-        (widened, put), own = found
-        shape, inner = self._shape(value), self.module.functions[call.attributes["callee"]].body
-        axes = tuple(range(1, len(shape)))
-        is_row = (
-            widened.types[0].shape == (1, *shape[1:]) and widened.attributes.get("broadcast_dimensions", axes) == axes
-        )
-        is_put = put.operands[:2] == (own[0], widened.results[0]) and self._at_row(put.operands[2:], own[1])
-        if not is_row or not is_put or widened.operands[0] not in inner.arguments:
-            return None
-        at = inner.arguments.index(widened.operands[0])
-        return call.operands[at] if inner.types[at].shape == shape[1:] else None
+    def reads_counter(self, ys: set[int]) -> bool:
+        """Whether an iteration computes with the counter, beyond counting and taking rows."""
+        rows = {value for values in self.reads.values() for value in values}
+        rows |= {value for at in ys for value in self.writes[at][0].results}
+        own = {self.body.returned[self.loop.counter]}
+        waiting = [self.counter]
+        while waiting:
+            value = waiting.pop()
+            if value in self.nested or (value not in own and value in self.body.returned):
+                return True
+            for reader in self.readers.get(value, []):
+                if rows.isdisjoint(reader.results) and own.isdisjoint(reader.results):
+                    if reader.name != "stablehlo.subtract":  # of the places that are counted from the end
+                        return True
+                    waiting += reader.results
+        return False
 
-    def _shape(self, value: int) -> tuple[int | None, ...]:
-        return self.body.types[self.body.arguments.index(value)].shape
+    def _is(self, wanted: PythonFunction, call: HloOperation, at: int, array: Sequence[int]) -> bool:
+        """Whether a call takes or puts the row at the counter of an array that has a row for each iteration."""
+        value, shape, start = self.body.arguments[at], np.shape(self.carried[at]), self.loop.start
+        if call.name != "func.call" or (*array,) != (value,) or call.operands.count(value) != 1:
+            return False
+        if is_symbolic_dim(start) or int(start) != 0 or not shape or shape[0] != self.loop.length:
+            return False
+        shapes = [shape, ()] if wanted is recognised.take_row else [shape, shape[1:], ()]
+        sizes = [self._at(value, 0) for value in call.operands[: -len(shapes)]]
+        if recognised.function(self.context.walk.module, call.attributes["callee"], sizes, shapes) is not wanted:
+            return False
+        found = [self._at(call.operands[-1], number) for number in (0, 1)]
+        direction = {(0, 1): 1, (self.loop.length - 1, self.loop.length - 2): -1}.get(tuple(found), 0)
+        self.direction = self.direction or direction
+        return direction != 0 and direction == self.direction
 
-    def _at_row(self, starts: Sequence[int], counter: int) -> bool:
-        makers = [self.module.makers.get(value) for value in starts[1:]]
-        zeros = all(
-            m is not None and m.name == "stablehlo.constant" and not np.any(m.attributes["value"]) for m in makers
-        )
-        return starts[0] == counter and zeros
+    def _at(self, value: int, number: int) -> Dim | None:
+        """Return a sum of the counter and what is known, for one number of the counter; None for others."""
+        if value == self.counter:
+            return number
+        if value in self.body.arguments:
+            known: Any = self.carried[self.body.arguments.index(value)]
+            return known[()] if host.is_known(known) and known.ndim == 0 else None
+        maker = self.makers.get(value)
+        if maker is not None and maker.name in ("stablehlo.add", "stablehlo.subtract") and maker.types[0].shape == ():
+            x, y = (self._at(operand, number) for operand in maker.operands)
+            return None if x is None or y is None else x + y if maker.name == "stablehlo.add" else x - y
+        is_constant = maker is not None and maker.name == "stablehlo.constant"
+        known = maker.attributes["value"] if is_constant else self.context.values.get(value)
+        return known[()] if host.is_known(known) and known.ndim == 0 else None
 
     def run(
         self, values: Sequence[Value], given: dict[int, Value], region: PythonFunction, ys: set[int]

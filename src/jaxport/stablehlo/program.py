@@ -27,7 +27,7 @@ from jaxport.jaxprs.identity import IdentityMap
 from jaxport.jaxprs.releases import is_outside_traces
 from jaxport.phases import phase
 from jaxport.printable import printable
-from jaxport.stablehlo import ops  # noqa: F401  registers the definitions
+from jaxport.stablehlo import ops, recognised  # noqa: F401  the first registers the definitions
 from jaxport.stablehlo.evaluate import HloWalk, refusals
 from jaxport.stablehlo.reading import BYTECODE, read_module
 from jaxport.stablehlo.scopes import ConstantUse, modules_of, untie, uses_of_constants
@@ -149,6 +149,7 @@ class HloProgram:
         self.exported: jax.export.Exported | None = artifact if isinstance(artifact, jax.export.Exported) else None
         data = artifact if self.exported is None else bytes(self.exported.mlir_module_serialized)
         self.module: HloModule = read_module(data, self.limits, trusted)
+        recognised.restore(self.module)
         untie(self.module)
         refused = refusals(self.module) + self._effects()
         if refused:
@@ -206,9 +207,7 @@ class HloProgram:
         """The types of the results, flat."""
         if self.exported is not None:
             return list(self.exported.out_avals)
-        found = {o: kind for each in self.module.operations() for o, kind in zip(each.results, each.types, strict=True)}
-        found |= dict(zip(self.module.main.body.arguments, self.module.main.body.types, strict=True))
-        return [found[value] for value in self.module.main.body.returned]
+        return [self.module.kinds[value] for value in self.module.main.body.returned]
 
     @property
     def inputs(self) -> list[Any]:
@@ -290,12 +289,13 @@ class HloProgram:
         found: list[tuple[int, str]] = []
         for number, value in self._constants.items():
             use = uses.get(number, ConstantUse(()))
-            is_repeated = value.strides == (0,) * value.ndim
+            is_repeated = value.strides == (0,) * value.ndim or use.operation == "tile"  # a table, not a weight
+            is_repeated |= use.operation == "divide" and value.ndim == 1  # statistics
             is_weight = not is_repeated and (value.ndim >= PARAMETER or value.size >= LONG)
             if (
                 jnp.issubdtype(value.dtype, jnp.inexact)
                 and value.ndim
-                and (is_weight or (value.ndim == 1 and use.scope))
+                and (is_weight or (value.ndim == 1 and use.scope and use.operation != "divide"))
             ):
                 found.append((number, ".".join((*use.scope, _KINDS.get(use.operation, "constant")))))
         names: dict[str, int] = {}

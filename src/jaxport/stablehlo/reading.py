@@ -119,10 +119,10 @@ class _Reading:
                     instead="name the one to call `main`",
                 )
             functions["main"] = functions[public[0]]
-        names = (
-            [_text(self.mlir.operation.attributes["sym_name"])] if "sym_name" in self.mlir.operation.attributes else []
-        )
-        return HloModule(names[0] if names else "main", functions, self.makers, len(self.numbers))
+        given = self.attributes(self.mlir.operation)
+        counts = [given.get(f"mhlo.num_{kind}") for kind in ("partitions", "replicas")]
+        devices = None if None in counts else counts[0] * counts[1]
+        return HloModule(given.get("sym_name", "main"), functions, self.makers, len(self.numbers), devices)
 
     def function(self, operation: ir.Operation) -> HloFunction:
         attributes = self.attributes(operation)
@@ -229,10 +229,6 @@ def _value(text: str, dtype: np.dtype) -> Any:
         part = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
         return float(np.array(bits, f"u{part.itemsize}").view(part)) if part.kind != "i" else bits
     return float(text) if dtype.kind in "fcV" and "int" not in str(dtype) else int(text)
-
-
-def _text(attribute: ir.Attribute) -> str:
-    return str(getattr(attribute, "value", attribute)).strip('"')
 
 
 _DTYPES = {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import operator
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,10 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.export import is_symbolic_dim
 
 from jaxport.importer.limits import Limits
-from jaxport.jaxprs import PythonFunction
-from jaxport.stablehlo.reading import read_module
+from jaxport.jaxprs import Array, Dim, PythonFunction
+from jaxport.stablehlo.reading import read_module, unread
+from jaxport.stablehlo.registry import definitions
 from jaxport.stablehlo.tree import HloBody, HloModule, HloOperation, TensorType, canonical
 
 _MONOIDS: dict[str, PythonFunction] = {
@@ -47,13 +51,18 @@ def returned_argument(region: Any) -> int | None:
 
 
 @functools.lru_cache(256)
-def _lowered(function: PythonFunction, *specs: Any) -> HloModule:
-    structs = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in specs]
-    return read_module(jax.jit(function).lower(*structs).as_text(), Limits())
+def _lowered(function: PythonFunction, is_wide: bool, *specs: Any) -> HloModule:
+    with jax.enable_x64(is_wide):
+        structs = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in specs]
+        return read_module(jax.jit(jax.jit(function)).lower(*structs).as_text(), Limits())
+
+
+def _is_wide(dtype: np.dtype) -> bool:
+    return dtype.itemsize == (16 if dtype.kind == "c" else 8)
 
 
 def _region(function: PythonFunction, name: str, *dtypes: np.dtype) -> Any:
-    module = _lowered(function, *(((3, 3), dtype) for dtype in dtypes))
+    module = _lowered(function, any(map(_is_wide, dtypes)), *(((3, 3), dtype) for dtype in dtypes))
     found = next((o for o in module.operations() if o.name == name), None)
     return found and canonical(module, found.bodies[0])
 
@@ -65,18 +74,20 @@ def _first(which: PythonFunction, index: np.dtype) -> PythonFunction:
 
 def first_extreme(module: HloModule, operation: HloOperation) -> PythonFunction | None:
     """Return `lax.argmax` or `lax.argmin` if a reduction gives the extreme and the first of its positions."""
-    kinds, makers = operation.types, [module.makers.get(value) for value in operation.operands]
+    kinds = operation.types
     if len(kinds) != 2 or len(operation.attributes["dimensions"]) != 1 or kinds[1].dtype.kind not in "iu":
         return None
-    position, extreme, zero = makers[1:]
-    while position is not None and position.name == "stablehlo.broadcast_in_dim":
-        position = module.makers.get(position.operands[0])
     (axis,) = operation.attributes["dimensions"]
-    if position is None or position is not makers[1] or position.name != "stablehlo.iota":
+    positions = module.makers.get(operation.operands[1])
+    while positions is not None and positions.name in BROADCASTS:
+        places = positions.attributes["broadcast_dimensions"]
+        if axis not in places:
+            return None
+        axis, positions = places.index(axis), module.makers.get(positions.operands[0])
+    extreme, zero = (number(module, value) for value in operation.operands[2:])
+    if positions is None or positions.name not in ("stablehlo.iota", "stablehlo.dynamic_iota"):
         return None
-    if position.attributes["iota_dimension"] != axis or not (_is_constant(extreme) and _is_constant(zero)):
-        return None
-    if np.any(zero.attributes["value"] != 0):  # type: ignore[union-attr]
+    if positions.attributes["iota_dimension"] != axis or extreme is None or zero is None or zero != 0:
         return None
     wanted = canonical(module, operation.bodies[0])
     for which, worst in ((lax.argmax, -1), (lax.argmin, 1)):
@@ -84,15 +95,42 @@ def first_extreme(module: HloModule, operation: HloOperation) -> PythonFunction 
         limit = worst * np.inf if kind.kind in "fV" else worst > 0
         if kind.kind in "iu":
             limit = np.iinfo(kind).min if worst < 0 else np.iinfo(kind).max
-        if np.any(extreme.attributes["value"] != np.asarray(limit, kind)):  # type: ignore[union-attr]
+        if extreme != np.asarray(limit, kind):
             continue
         if _region(_first(which, kinds[1].dtype), "stablehlo.reduce", kind) == wanted:
             return which
     return None
 
 
-def _is_constant(operation: HloOperation | None) -> bool:
-    return operation is not None and operation.name == "stablehlo.constant"
+def is_lowered(context: Any, result: int, function: PythonFunction, operands: Sequence[int]) -> bool:
+    """Whether JAX lowers a function of values to all the steps that compute a result; sizes may be open."""
+    module, values = context.walk.module, context.values
+    kinds, shapes = [module.kinds[value] for value in operands], [np.shape(values[value]) for value in operands]
+    opened = _opened(kinds, shapes)
+    texts = [str(size) if is_symbolic_dim(size) else f"n{size}" for size in opened]
+    names = tuple(dict.fromkeys(name for text in texts for name in _SYMBOL.findall(text)))
+    specs = [(kind.shape, kind.dtype) for kind in kinds]
+    is_wide = bool(names) and jax.config.read("jax_enable_x64")
+    lowered = _lowered_alone(function, is_wide, names, tuple(texts), *specs)
+    for body in (f.body for f in lowered.functions.values()):
+        bound: dict[int, int] = {}
+        if _matches(lowered, body.returned[0], module, result, body.arguments, bound, True):
+            own = [bound.get(value) for value in body.arguments]
+            sizes = [name if v is None else str(values[v]) for v, name in zip(own[: len(names)], names, strict=True)]
+            if own[len(names) :] == [*operands] and sizes == [
+                name.removeprefix("n") if name[1:].isdigit() else name for name in names
+            ]:
+                return True
+    return False
+
+
+_SYMBOL = re.compile(r"\b(?!(?:mod|floordiv|max|min)\b)[A-Za-z_]\w*")
+
+
+def _opened(kinds: Sequence[TensorType], shapes: Sequence[Sequence[Dim]]) -> list[Dim]:
+    """Return the sizes that types leave open."""
+    pairs = zip(kinds, shapes, strict=True)
+    return [size for kind, shape in pairs for own, size in zip(kind.shape, shape, strict=True) if own is None]
 
 
 @functools.cache
@@ -121,50 +159,217 @@ def sort_keys(module: HloModule, body: HloBody, dtypes: Sequence[np.dtype]) -> i
     return 0
 
 
-def function(module: HloModule, plain: str, name: str) -> PythonFunction | None:
-    """Return the function of JAX that a private function is, so that its own derivative is back; None if it is another.
+def take_row(x: Array, index: Array) -> jax.Array:
+    """Return a row, as a scan takes it."""
+    return lax.dynamic_index_in_dim(x, index, 0, keepdims=False, allow_negative_indices=False)
 
-    Those of `jax.nn` take one array; `jnp.take` takes rows along an axis.
-    """
-    candidates = [getattr(jax.nn, plain, None)] if plain != "_take" else [_taking(axis) for axis in range(3)]
-    body, attributes = module.functions[name].body, module.functions[name].argument_attributes
-    names = [of["jax.global_constant"] for of in attributes if "jax.global_constant" in of]
-    types = [kind for kind in body.types[len(names) :] if isinstance(kind, TensorType)]
-    if not all(map(callable, candidates)) or len(types) != (2 if plain == "_take" else 1):
-        return None
-    wanted = canonical(module, body)
-    opened = sum(size is None for kind in types for size in kind.shape)
-    orders = itertools.islice(itertools.permutations(names, opened), 6)
-    for candidate, order in itertools.product(candidates, list(orders) or [()]):
-        try:
-            specs = ((kind.shape, kind.dtype) for kind in types)
-            lowered = _lowered_alone(candidate, tuple(names), order, *specs)
-        except Exception:  # noqa: BLE001  functions of other arguments, or of other sizes
-            continue
-        if any(canonical(lowered, f.body) == wanted for f in lowered.functions.values()):
-            sizes = len(names)
-            return lambda *operands, found=candidate: found(*operands[sizes:])
-    return None
+
+def put_row(x: Array, row: Array, index: Array) -> jax.Array:
+    """Return an array with a row written, as a scan writes it."""
+    return lax.dynamic_update_index_in_dim(x, row, index, 0, allow_negative_indices=False)
 
 
 @functools.cache
-def _taking(axis: int) -> PythonFunction:
-    return lambda x, indices: jnp.take(x, indices, axis)
+def _candidates(plain: str) -> tuple[int, Sequence[PythonFunction]]:
+    """Return the functions that a private function of a name may be, and how many arrays they take."""
+    match plain:
+        case "_take":
+            return 2, [lambda x, indices, axis=axis: jnp.take(x, indices, axis) for axis in range(3)]
+        case "take_along_axis":
+            return 2, [lambda x, indices, axis=axis: jnp.take_along_axis(x, indices, axis) for axis in range(4)]
+        case "remainder" | "floor_divide":
+            return 2, [getattr(jnp, plain)]
+        case "dynamic_index_in_dim":
+            return 2, [take_row]
+        case "dynamic_update_index_in_dim":
+            return 3, [put_row]
+    found = getattr(jax.nn, plain, None)
+    return 1, [found] if callable(found) else []
+
+
+def plain_name(name: str) -> str:
+    """Return the name that a function had before the module made it unique."""
+    return re.sub(r"_\d+$", "", name)
+
+
+def function(
+    module: HloModule, name: str, sizes: Sequence[Dim | None], shapes: Sequence[Sequence[Dim]]
+) -> PythonFunction | None:
+    """Return the function of JAX that a private function is, so that its own derivative is back; None if it is another.
+
+    Those of `jax.nn` take one array; `jnp.take` takes rows along an axis.
+
+    Args:
+      sizes: the values of its first arguments, those of sizes with names.
+      shapes: the shapes of the others.
+    """
+    arity, candidates = _candidates(plain_name(name))
+    body, attributes = module.functions[name].body, module.functions[name].argument_attributes
+    names = [of["jax.global_constant"] for of in attributes if "jax.global_constant" in of]
+    kinds = body.types[len(names) :]
+    if not candidates or len(kinds) != arity or len(shapes) != arity or len(names) != len(sizes):
+        return None
+    opened = _opened(kinds, shapes)
+    known = {str(value): name for name, value in zip(names, sizes, strict=True)}
+    in_names = lambda size: _SYMBOL.sub(lambda found: known.get(found[0], found[0]), str(size))
+    fitting = [
+        [n for n, value in zip(names, sizes, strict=True) if value is size or value == size] or [in_names(size)]
+        for size in opened
+    ]
+    wanted = canonical(module, body)
+    wide = [_is_wide(body.types[0].dtype)] if names else [False, True]
+    orders = itertools.islice(itertools.product(*fitting), 8)
+    for candidate, order, is_wide in itertools.product(candidates, orders, wide):
+        specs = [(kind.shape, kind.dtype) for kind in kinds]
+        try:
+            lowered = [_lowered_alone(candidate, is_wide, tuple(names), order, *specs)]
+            lowered += [] if names else [_lowered(candidate, is_wide, *specs)]  # as text has it
+        except Exception:  # noqa: BLE001  functions of other arguments, or of other sizes
+            continue
+        if any(canonical(each, f.body) == wanted for each in lowered for f in each.functions.values()):
+            return candidate
+    return None
 
 
 @functools.lru_cache(256)
-def _lowered_alone(function: PythonFunction, names: tuple[str, ...], order: tuple[str, ...], *specs: Any) -> HloModule:
+def _lowered_alone(
+    function: PythonFunction, is_wide: bool, names: tuple[str, ...], order: tuple[str, ...], *specs: Any
+) -> HloModule:
     """Return the module of a function in a program with sizes of these names, those that are open in this order."""
-    if not names:
-        return _lowered(function, *specs)
     scope, left = jax.export.SymbolicScope(), iter(order)
     structs = []
     for shape, dtype in [*(((None,), np.dtype(np.float32)) for _ in names), *specs]:
         at = len(structs)
         text = names[at] if at < len(names) else ", ".join(next(left) if n is None else str(n) for n in shape)
         structs.append(jax.ShapeDtypeStruct(jax.export.symbolic_shape(text, scope=scope), dtype))
-    whole = lambda *xs: (*(x + 1 for x in xs[: len(names)]), function(*xs[len(names) :]))
-    return read_module(bytes(jax.export.export(jax.jit(whole))(*structs).mlir_module_serialized), Limits())
+    whole = lambda *xs: (*(x + 1 for x in xs[: len(names)]), jax.jit(function)(*xs[len(names) :]))
+    with jax.enable_x64(is_wide):
+        exported = jax.export.export(jax.jit(whole))(*structs)
+    return read_module(bytes(exported.mlir_module_serialized), Limits())
+
+
+_SPELLED = {
+    "stablehlo.logistic": "exponential divide",
+    **dict.fromkeys(("chlo.acos", "chlo.asin"), "atan2"),
+    **dict.fromkeys(("chlo.acosh", "chlo.asinh", "chlo.atanh", "chlo.erf_inv"), "log_plus_one"),
+    **dict.fromkeys(("chlo.cosh", "chlo.sinh"), "exponential log"),
+    "chlo.bessel_i1e": "sqrt sign",
+    "chlo.digamma": "cosine floor",
+    "chlo.erf": "clamp divide",
+    "chlo.erfc": "exponential compare",
+    "chlo.lgamma": "log_plus_one floor",
+    "chlo.next_after": "bitcast_convert or",
+    **dict.fromkeys(("chlo.polygamma", "chlo.zeta"), "power floor"),
+}
+"""Functions of numbers that exports spell out, each with operations without which a module is not searched."""
+BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
+
+
+@functools.cache
+def _spelled(name: str, dtype: np.dtype) -> tuple[HloModule, HloBody] | None:
+    """Return what JAX exports for a function of numbers of a dtype; None if that is no sequence of operations."""
+    function = definitions()[name].function
+    given = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    try:
+        with jax.enable_x64(_is_wide(dtype)):
+            exported = jax.export.export(jax.jit(function))(*[jax.ShapeDtypeStruct((2, 3), dtype)] * len(given))
+    except (TypeError, ValueError, NotImplementedError):  # which is no function of this dtype
+        return None
+    module = read_module(bytes(exported.mlir_module_serialized), Limits())
+    body = module.main.body
+    steps = [o for o in body.operations if o.name not in ("stablehlo.constant", *BROADCASTS)]
+    if len(steps) == 1 and "decomposition" in steps[0].attributes:
+        body = module.functions[steps[0].attributes["decomposition"]].body
+        steps = [o for o in body.operations if o.name not in ("stablehlo.constant", *BROADCASTS)]
+    is_flat = len(steps) > 1 and not any(o.bodies or "callee" in o.attributes for o in steps)
+    return (module, body) if is_flat else None
+
+
+def restore(module: HloModule) -> None:
+    """Make one operation again of each function of numbers that an export has spelled out."""
+    present = {o.name.removeprefix("stablehlo.") for o in module.operations()}
+    wanted = [name for name, needs in _SPELLED.items() if present.issuperset(needs.split())]
+    bodies = [f.body for f in module.functions.values()] if wanted else []
+    for body in [*bodies, *(inner for b in bodies for o in b.walk() for inner in o.bodies)]:
+        inside: set[HloOperation] = set()
+        for operation in reversed(body.operations):
+            kind = operation.types[0] if len(operation.types) == 1 else None
+            if isinstance(kind, TensorType) and jnp.issubdtype(kind.dtype, jnp.inexact) and operation not in inside:
+                inside |= _restored(module, operation, wanted, kind.dtype)
+        if inside:
+            _drop(body, inside)
+
+
+def _restored(module: HloModule, operation: HloOperation, wanted: Sequence[str], dtype: np.dtype) -> set[HloOperation]:
+    """Make an operation the function that it is the last step of; return the steps."""
+    for name in wanted:
+        found, bound = _spelled(name, dtype), dict[int, int]()
+        if found and _matches(found[0], found[1].returned[0], module, operation.results[0], found[1].arguments, bound):
+            operation.name, operation.attributes = name, {}
+            operation.operands = tuple(bound[value] for value in found[1].arguments)
+            return {module.makers[value] for value in bound.values() if value in module.makers}
+    return set()
+
+
+_OF_SHAPES = frozenset(f"stablehlo.{name}" for name in ("concatenate", "get_dimension_size", "reshape")) | {*BROADCASTS}
+
+
+def _drop(body: HloBody, candidates: set[HloOperation]) -> None:
+    """Remove those of the operations whose results nothing reads, and the sizes that only they needed."""
+    read = {value for o in body.walk() for inner in o.bodies for value in inner.returned} | {*body.returned}
+    kept = []
+    for operation in reversed(body.operations):
+        is_free = operation in candidates or operation.name in _OF_SHAPES
+        if not is_free or not read.isdisjoint(operation.results):
+            kept.append(operation)
+            read.update(operation.operands, *(o.operands for b in operation.bodies for o in b.walk()))
+    body.operations[:] = kept[::-1]
+
+
+def number(module: HloModule, value: int) -> np.generic | None:
+    """Return the number that all elements of a value are, if it is a constant."""
+    maker = module.makers.get(value)
+    while maker is not None and maker.name in BROADCASTS:
+        maker = module.makers.get(maker.operands[0])
+    if maker is None or maker.name != "stablehlo.constant":
+        return None
+    array = maker.attributes["value"]
+    return array.ravel()[0] if array.size and array.strides == (0,) * array.ndim else None
+
+
+def _matches(
+    own: HloModule,
+    value: int,
+    module: HloModule,
+    other: int,
+    arguments: Sequence[int],
+    bound: dict[int, int],
+    has_shapes: bool = False,
+) -> bool:
+    """Whether a value is computed as one of a pattern is; `bound` gets the pairs of values."""
+    if value in bound:
+        return bound[value] == other
+    if value not in arguments:
+        wanted, found = number(own, value), number(module, other)
+        if wanted is not None or found is not None:
+            return wanted is not None and found is not None and wanted.tobytes() == found.tobytes()
+        ours, theirs = own.makers[value], module.makers.get(other)
+        if theirs is None or ours.name != theirs.name or len(ours.operands) != len(theirs.operands):
+            return False
+        is_alike = ours.types == theirs.types if has_shapes else ours.types[0].dtype == theirs.types[0].dtype
+        if not is_alike or _key(own, ours) != _key(module, theirs):
+            return False
+        pairs = zip(ours.operands, theirs.operands, strict=True)
+        if not all(_matches(own, x, module, y, arguments, bound, has_shapes) for x, y in pairs):
+            return False
+    bound[value] = other
+    return True
+
+
+def _key(module: HloModule, operation: HloOperation) -> tuple:
+    """Return what an operation computes of its operands."""
+    attributes = {name: repr(value) for name, value in unread(operation.attributes).items() if value is not False}
+    return attributes, [canonical(module, body) for body in operation.bodies]
 
 
 _OF_SIZES: dict[str, PythonFunction] = {"floor_divide": operator.floordiv, "remainder": operator.mod}

@@ -18,10 +18,14 @@ walk.
 
 @dataclass(frozen=True)
 class Definition:
-    """What an operation computes; a `plain` function takes operands alone, and has no signature to read."""
+    """What an operation computes; a `plain` function takes operands alone, and has no signature to read.
+
+    `refused` is why it is refused, if it is: a text, or a function of its attributes and the module.
+    """
 
     function: PythonFunction
     is_plain: bool = False
+    refused: str | PythonFunction = ""
 
     @cached_property
     def keywords(self) -> dict[str, inspect.Parameter]:
@@ -43,13 +47,13 @@ _definitions: dict[str, Definition] = {}
 _ours: set[str] = set()
 
 
-def define(*names: str) -> Callable[[PythonFunction], PythonFunction]:
+def define(*names: str, refused: str | PythonFunction = "") -> Callable[[PythonFunction], PythonFunction]:
     """Register the definition of operations of StableHLO (`add`), of another dialect (`chlo.erf`) or of a custom call
     (`@Qr`).
     """
 
     def register(function: PythonFunction) -> PythonFunction:
-        _add(names, Definition(function))
+        _add(names, Definition(function, refused=refused))
         return function
 
     return register

@@ -101,17 +101,27 @@ class ConstantUse:
 
 
 def uses_of_constants(module: HloModule) -> dict[int, ConstantUse]:
-    """Return the first use of each constant."""
+    """Return the first use of each constant, in the functions that take it, too."""
     found: dict[int, ConstantUse] = {}
+    passed: dict[int, int] = {}
+    for call in module.operations():
+        if call.name == "func.call" and call.attributes["callee"] in module.functions:
+            arguments = module.functions[call.attributes["callee"]].body.arguments
+            for argument, value in zip(arguments, call.operands, strict=True):
+                passed.setdefault(argument, value)
     for operation in module.operations():
-        for value in operation.operands if operation.name not in _MOVES else ():
-            origin: HloOperation | None = module.makers.get(value)
-            while origin is not None and origin.name in _MOVES:
-                origin = module.makers.get(origin.operands[0])
-            if origin is not None and origin.name == "stablehlo.constant":
-                found.setdefault(
-                    origin.results[0], ConstantUse(operation.scope, operation.name.removeprefix("stablehlo."))
-                )
+        for value in operation.operands if operation.name not in (*_MOVES, "func.call") else ():
+            name, moved, origin = operation.name.removeprefix("stablehlo."), "", value
+            while (maker := module.makers.get(origin)) is not None or origin in passed:
+                if maker is None:
+                    origin = passed[origin]
+                    continue
+                if maker.name not in _MOVES:
+                    break
+                name = "tile" if (maker.name, moved) == ("stablehlo.broadcast_in_dim", "stablehlo.reshape") else name
+                moved, origin = maker.name, maker.operands[0]
+            if maker is not None and maker.name == "stablehlo.constant":
+                found.setdefault(origin, ConstantUse(operation.scope, name))
     return found
 
 

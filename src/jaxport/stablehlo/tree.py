@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -109,18 +110,29 @@ class HloFunction:
 
 @dataclass(eq=False)
 class HloModule:
-    """A module: its functions by name, the operation that makes each value, and how many values there are."""
+    """A module: its functions by name, the operation that makes each value, how many values there are, and devices."""
 
     name: str
     functions: Mapping[str, HloFunction]
     makers: dict[int, HloOperation]
     values: int
+    devices: int | None = None
     counts: dict[str, int] = field(default_factory=dict)
 
     @property
     def main(self) -> HloFunction:
         """The function that a caller calls."""
         return self.functions["main"]
+
+    @cached_property
+    def kinds(self) -> dict[int, Kind]:
+        """The types of all values."""
+        bodies = [
+            body for f in self.functions.values() for body in (f.body, *(b for o in f.body.walk() for b in o.bodies))
+        ]
+        found = {value: kind for body in bodies for value, kind in zip(body.arguments, body.types, strict=True)}
+        found.update((v, kind) for o in self.operations() for v, kind in zip(o.results, o.types, strict=True))
+        return found
 
     @property
     def is_dynamic(self) -> bool:
@@ -176,7 +188,11 @@ def _canonical(module: HloModule, body: HloBody, numbers: dict[int, int]) -> tup
     for value in body.arguments:
         numbers.setdefault(value, len(numbers))
     steps: list[tuple] = []
+    same: dict[int, int] = {}
     for operation in body.operations:
+        if operation.name == "stablehlo.convert" and module.kinds[operation.operands[0]] == operation.types[0]:
+            same[operation.results[0]] = operation.operands[0]  # of a number without a type of its own
+            continue
         callee = operation.attributes.get("callee") or operation.attributes.get("decomposition")
         inner = [canonical(module, module.functions[callee].body)] if callee else []
         inner += [_canonical(module, each, numbers) for each in operation.bodies]
@@ -186,9 +202,9 @@ def _canonical(module: HloModule, body: HloBody, numbers: dict[int, int]) -> tup
             sorted(
                 (name, value.tobytes() if isinstance(value, np.ndarray) else repr(value))
                 for name, value in operation.attributes.items()
-                if "." not in name and name not in ("callee", "decomposition", "result_accuracy")
+                if "." not in name and value is not False and name not in ("callee", "decomposition", "result_accuracy")
             )
         )
-        read = tuple(numbers.get(value, -1) for value in operation.operands)
+        read = tuple(numbers.get(same.get(value, value), -1) for value in operation.operands)
         steps.append((operation.name, read, operation.types, attributes, tuple(inner)))
-    return (tuple(steps), tuple(numbers.get(value, -1) for value in body.returned), body.types)
+    return (tuple(steps), tuple(numbers.get(same.get(value, value), -1) for value in body.returned), body.types)

@@ -16,7 +16,7 @@ plain(
     complex=lax.complex, cosine=lax.cos, count_leading_zeros=lax.clz, divide=lax.div, exponential=lax.exp,
     exponential_minus_one=lax.expm1, floor=lax.floor, imag=lax.imag, is_finite=lax.is_finite, log=lax.log,
     log_plus_one=lax.log1p, logistic=lax.logistic, maximum=lax.max, minimum=lax.min, multiply=lax.mul, negate=lax.neg,
-    popcnt=lax.population_count, power=lax.pow, real=lax.real, remainder=lax.rem, rsqrt=lax.rsqrt, select=lax.select,
+    popcnt=lax.population_count, real=lax.real, remainder=lax.rem, rsqrt=lax.rsqrt,
     sign=lax.sign, sine=lax.sin, sqrt=lax.sqrt, subtract=lax.sub, tan=lax.tan, tanh=lax.tanh, xor=lax.bitwise_xor,
     shift_left=lax.shift_left, shift_right_arithmetic=lax.shift_right_arithmetic,
     shift_right_logical=lax.shift_right_logical, round_nearest_even=partial(lax.round,
@@ -44,6 +44,21 @@ _COMPARISONS = {"LT": lax.lt, "LE": lax.le, "GT": lax.gt, "GE": lax.ge, "EQ": la
 def compare(x, y, *, comparison_direction, compare_type=""):
     keys = map(order_key, (x, y)) if compare_type == "TOTALORDER" else (x, y)
     return _COMPARISONS[comparison_direction](*keys)
+
+
+@define("power")
+def power(x, y):
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        return lax.pow(x, y)
+    made, one = jnp.ones_like(x), jnp.ones((), x.dtype)
+    odd, base, left = (y & one) == 1, x, y
+    for _ in range(8 * x.dtype.itemsize):
+        made = jnp.where((left & one) == 1, made * base, made)
+        base, left = base * base, lax.shift_right_logical(left, jnp.ones_like(left))
+    if jnp.issubdtype(x.dtype, jnp.unsignedinteger):
+        return made
+    inverse = jnp.where(x == 1, one, jnp.where(x == -1, jnp.where(odd, -one, one), 0))
+    return jnp.where(y < 0, inverse, made)
 
 
 @define("convert")

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxport.errors import Refusal, Unsupported
 from jaxport.stablehlo import host, loops
 from jaxport.stablehlo.registry import define
 
@@ -41,16 +42,21 @@ def while_(*carried, regions, context):
         rest = dict(zip(moving, state, strict=True))
         return [rest.get(at, x) for at, x in enumerate(carried)]
 
-    after = lax.while_loop(
-        lambda state: regions[0](*full(state))[0],
-        lambda state: tuple(regions[1](*full(state))[at] for at in moving),
-        tuple(host.as_jax(carried[at]) for at in moving),
-    )
-    return full(after)
+    def step(state):
+        results = regions[1](*full(state))
+        return tuple(results[at] for at in moving)
+
+    start = tuple(host.as_jax(carried[at]) for at in moving)
+    return full(lax.while_loop(lambda state: regions[0](*full(state))[0], step, start))
 
 
 @define("rng_bit_generator")
-def rng_bit_generator(state, *, rng_algorithm, results):
+def rng_bit_generator(state, *, rng_algorithm, results, context):
+    if state.size * state.dtype.itemsize != 16:
+        refusal = Refusal(
+            "rng_bit_generator", context.where, "has a state of other than 128 bits, which JAX does not take"
+        )
+        raise Unsupported("the program cannot be computed", [refusal])
     algorithm = lax.RandomAlgorithm[f"RNG_{rng_algorithm}"]
     dtype = results[1].dtype
     unsigned = np.dtype(f"uint{8 * dtype.itemsize}")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxport.stablehlo import host, recognised
+from jaxport.stablehlo.reading import unread
 from jaxport.stablehlo.registry import define
 
 
@@ -20,7 +22,7 @@ def _of(numbers, name):
 
 
 @define("gather")
-def gather(x, indices, *, dimension_numbers, slice_sizes, indices_are_sorted=False):
+def gather(x, indices, *, dimension_numbers, slice_sizes, indices_are_sorted=False, **mode):
     names = (
         "offset_dims",
         "collapsed_slice_dims",
@@ -31,7 +33,32 @@ def gather(x, indices, *, dimension_numbers, slice_sizes, indices_are_sorted=Fal
     numbers = lax.GatherDimensionNumbers(*(_of(dimension_numbers, name) for name in names))
     axis = getattr(dimension_numbers, "index_vector_dim", 0)
     numbers = _with_last(numbers, "start_indices_batching_dims", axis)
-    return lax.gather(x, _rows(indices, axis), numbers, slice_sizes, indices_are_sorted=indices_are_sorted, mode="clip")
+    given = {"mode": "clip", **mode, "indices_are_sorted": indices_are_sorted}
+    return lax.gather(x, _rows(indices, axis), numbers, slice_sizes, **given)
+
+
+@define("select")
+def select(condition, x, y, *, context):
+    """A selection, or the gather that fills in a number where its indices are out of range."""
+    module, operation, made = context.walk.module, context.operation, context.makers[1]
+    number = (
+        None if made is None or not made.name.endswith("gather") else recognised.number(module, operation.operands[2])
+    )
+    if made is None or number is None or recognised.number(module, operation.operands[0]) is not None:
+        return lax.select(condition, x, y)
+    given, operands = {**unread(made.attributes), "mode": "fill", "fill_value": number}, made.operands[:2]
+    sizes = given.pop("slice_sizes", None) or host.dims_of(context.values[made.operands[2]], context.where)
+    is_whole = [
+        size is whole or size == whole for size, whole in zip(sizes, np.shape(context.values[operands[0]]), strict=True)
+    ]
+
+    def filling(x, indices):
+        own = [whole if is_own else size for size, whole, is_own in zip(sizes, x.shape, is_whole, strict=True)]
+        return gather(x, indices, slice_sizes=own, **given)
+
+    if recognised.is_lowered(context, operation.results[0], filling, operands):
+        return filling(*(host.as_jax(context.values[value]) for value in operands))
+    return lax.select(condition, x, y)
 
 
 def _with_last(numbers, name, axis):
@@ -69,7 +96,18 @@ _SCATTERS = {
 
 
 @define("scatter")
-def scatter(*xs, scatter_dimension_numbers, indices_are_sorted=False, unique_indices=False, regions):
+def scatter(*xs, regions, context, **given):
+    """Scatter; indices that were clamped by the scatter itself are those before."""
+    operation, clamped = context.operation, context.makers[len(xs) // 2]
+    if len(xs) == 3 and clamped is not None and clamped.name == "stablehlo.clamp":
+        operands = (operation.operands[0], clamped.operands[1], operation.operands[2])
+        clipping = lambda *xs: _scatter(xs, "clip", regions, **given)
+        if recognised.is_lowered(context, operation.results[0], clipping, operands):
+            return clipping(*(host.as_jax(context.values[value]) for value in operands))
+    return _scatter(xs, "drop", regions, **given)
+
+
+def _scatter(xs, mode, regions, *, scatter_dimension_numbers, indices_are_sorted=False, unique_indices=False):
     count = len(xs) // 2
     operands, indices, updates = xs[:count], xs[count], xs[count + 1 :]
     names = (
@@ -82,7 +120,7 @@ def scatter(*xs, scatter_dimension_numbers, indices_are_sorted=False, unique_ind
     numbers = lax.ScatterDimensionNumbers(*(_of(scatter_dimension_numbers, name) for name in names))
     axis = getattr(scatter_dimension_numbers, "index_vector_dim", 0)
     numbers, indices = _with_last(numbers, "scatter_indices_batching_dims", axis), _rows(indices, axis)
-    given = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices, "mode": "drop"}
+    given = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices, "mode": mode}
     if count == 1:
         function = _SCATTERS.get(recognised.monoid(regions[0]))
         if recognised.returned_argument(regions[0]) == 1:

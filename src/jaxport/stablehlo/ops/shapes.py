@@ -79,10 +79,15 @@ def slice_(x, *, start_indices, limit_indices, strides):
 @define("real_dynamic_slice")
 def real_dynamic_slice(x, starts, limits, strides, *, context):
     start = context.operation.operands[1]
-    added = context.makers[2]
+    clamped, added = context.makers[1:3]
     if not host.is_known(starts) and added is not None and added.name == "stablehlo.add" and start in added.operands:
-        (sizes,) = [context.values[value] for value in added.operands if value != start]
-        return lax.dynamic_slice(x, list(starts), host.dims_of(sizes, context.where))
+        (sizes,) = [host.dims_of(context.values[value], context.where) for value in added.operands if value != start]
+        if clamped is not None and clamped.name == "stablehlo.clamp":
+            low, start, high = clamped.operands
+            highest = [size - own for size, own in zip(x.shape, sizes, strict=True)]
+            is_own = host.is_known(context.values[high]) and list(context.values[high]) == highest
+            start = start if is_own and not np.any(context.values[low]) else clamped.results[0]
+        return dynamic_slice(x, *context.numbers(start), slice_sizes=sizes)
     return lax.slice(host.as_jax(x), *(host.dims_of(sizes, context.where) for sizes in (starts, limits, strides)))
 
 
@@ -99,12 +104,12 @@ def dynamic_pad(x, value, low, high, interior, *, context):
 
 @define("dynamic_slice")
 def dynamic_slice(x, *starts, slice_sizes):
-    return lax.dynamic_slice(x, starts, slice_sizes)
+    return lax.dynamic_slice(x, starts, slice_sizes, allow_negative_indices=False)
 
 
 @define("dynamic_update_slice")
 def dynamic_update_slice(x, update, *starts):
-    return lax.dynamic_update_slice(x, update, starts)
+    return lax.dynamic_update_slice(x, update, starts, allow_negative_indices=False)
 
 
 @define("get_dimension_size")

@@ -144,7 +144,7 @@ def _by_offsets(x, source, init, window, strides, pads, select, scatter):
         keeps = (of_numbers(select)(best, value) & found) | ~is_inside
         best, place, found = jnp.where(keeps, best, value), jnp.where(keeps, place, at), found | is_inside
     made = jnp.broadcast_to(init, padded.shape)
-    for at, offset in enumerate(offsets):
+    for at, offset in reversed([*enumerate(offsets)]):  # what is far into its window is in the first one, as XLA goes
         cells = tuple(slice(o, e, s) for o, e, s in zip(offset, ends(offset), strides, strict=True))
         made = made.at[cells].set(jnp.where(place == at, of_numbers(scatter)(made[cells], source), made[cells]))
     return lax.slice(made, [low for low, _ in pads], [low + n for (low, _), n in zip(pads, x.shape, strict=True)])
