@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 import warnings
 from pathlib import Path
@@ -286,6 +287,47 @@ def test_the_advice_is_for_the_failure(what: str):
     make, kind, told = REFUSED[what]
     with pytest.raises(kind, match=told):
         jaxport.from_torch(make(), (torch.ones(2, 3),))
+
+
+def in_chunks(x: torch.Tensor) -> torch.Tensor:
+    """Sums of chunks of four, padded where some are missing, as in Mamba 2."""
+    size = x.shape[1]
+    missing = (4 - size % 4) % 4
+    x = nn.functional.pad(x, (0, missing)) if missing else x
+    y = x.reshape(x.shape[0], -1, 4)
+    return (y.cumsum(2) + y.sum((1, 2), keepdim=True)).reshape(x.shape[0], -1)[:, :size]
+
+
+@pytest.mark.parametrize("length", [7, 8])
+def test_a_case_is_traced_that_holds_for_all_sizes(length: int):
+    """PyTorch traces multiples of four, which are not padded, as the only ones."""
+    program = jaxport.from_torch(Computed(in_chunks), torch.ones(2, length), dynamic_shapes=("batch", "length"))
+    for other in (4, 9):
+        x = torch.randn(3, other)
+        np.testing.assert_allclose(program(x), in_chunks(x), rtol=1e-5, atol=1e-5)
+
+
+class Pair(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * y.sum() if x.shape == y.shape else x
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        (
+            Computed(lambda x: x * 2 if x.shape[1] % 4 == 0 else x),
+            r"x\.size\(\)\[1\] % 4 == 0`, which does not hold for",
+        ),
+        (Computed(lambda x: x * 2 if x.shape[1] > 16 else x), r"x\.size\(\)\[1\] <= 16`, which .* b = 17"),
+        (Pair(), r"`y\.size\(\)\[0\] == x\.size\(\)\[0\]`, which .* a = 3, b = 8, c = 2"),
+    ],
+)
+def test_what_a_module_decides_by_sizes_is_no_silent_constant(module: nn.Module, told: str):
+    count = len(inspect.signature(module.forward).parameters)
+    shapes = [("a", "b"), ("c", "d")][:count]
+    with pytest.raises(jaxport.VerificationFailed, match=told):
+        jaxport.from_torch(module, (torch.ones(2, 8),) * count, dynamic_shapes=shapes)
 
 
 def test_operators_of_your_own_are_written_and_computed():

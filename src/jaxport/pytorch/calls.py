@@ -48,6 +48,12 @@ class ModuleCall:
         args, kwargs = pytree().tree_unflatten(leaves, self.structure)
         return args, kwargs
 
+    @property
+    def axes_of_tensors(self) -> list[dict[int, Any]]:
+        """The open axes of each tensor."""
+        tensor = pytorch().Tensor
+        return [axes for leaf, axes in zip(self.leaves, self.open_axes, strict=True) if isinstance(leaf, tensor)]
+
     def outputs(self) -> Any:
         """What the module returns."""
         args, kwargs = self.arguments
@@ -92,6 +98,12 @@ class ModuleCall:
             changed = {name: factor * size + added for name, size in sizes.items()}
             if changed and all(size <= (limits.get(name) or size) for name, size in changed.items()):
                 yield self.resized(changed)
+
+    def apart(self) -> Iterator[ModuleCall]:
+        """Yield the same call with one open size changed alone."""
+        sizes = self.sizes
+        for name, size in sizes.items() if len(sizes) > 1 else ():
+            yield self.resized({name: size + 1})
 
 
 def dim_name(dim: object) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxport.arguments import takes
-from jaxport.errors import InvalidArgument, VerificationFailed, boundary
+from jaxport.errors import InvalidArgument, JaxportError, VerificationFailed, boundary
 from jaxport.importer.limits import Limits
 from jaxport.importer.program import Program
 from jaxport.importer.ties import Ties
@@ -20,10 +20,10 @@ from jaxport.phases import phase
 from jaxport.pytorch.calls import ModuleCall, example
 from jaxport.pytorch.modules import evaluating, pytorch, pytree, unwrapped
 from jaxport.pytorch.refusals import WITHOUT_CHECK, check_module
-from jaxport.pytorch.tracing import exported
+from jaxport.pytorch.tracing import Trace, exported
 from jaxport.verify.comparing import OF_DTYPES
 from jaxport.verify.importing import Comparison
-from jaxport.verify.report import Output, Report
+from jaxport.verify.report import Report
 from jaxport.verify.running import Run
 
 if TYPE_CHECKING:
@@ -104,38 +104,103 @@ def from_torch(
         )
     with evaluating(module), torch.no_grad():
         call = example(module, tuple(args), dict(kwargs or {}), dynamic_shapes)
-        with phase("Exporting from PyTorch"):
-            model = exported(call, custom_translation_table)
-        with (
-            phase("Importing"),
-            boundary(f"the graph of `{call.name}` cannot be imported", instead="file a report with the module"),
-        ):
-            program = Program(model, trainable=trainable, ties=ties, limits=limits)
-            if trainable is None and (trained := _trained(program, module)) is not None:
-                program = Program(model, trainable=trained, ties=ties, limits=limits)
-        if verify:
-            _check(program, call)
+        first: _Fault | None = None
+        for attempt in itertools.chain([call], filter(_is_taken, call.others())):
+            with phase("Exporting from PyTorch"):
+                trace = exported(attempt, custom_translation_table)
+            with (
+                phase("Importing"),
+                boundary(f"the graph of `{call.name}` cannot be imported", instead="file a report with the module"),
+            ):
+                program = Program(trace.model, trainable=trainable, ties=ties, limits=limits)
+                if trainable is None and (trained := _trained(program, module)) is not None:
+                    program = Program(trace.model, trainable=trained, ties=ties, limits=limits)
+            fault = _fault(program, trace, [attempt, *([call] if attempt is not call else [])]) if verify else None
+            if fault is None:
+                return program
+            first = first or fault
+            if not fault.guard:
+                break  # what the module decides by sizes is not why
+    assert first is not None
+    first.raised(call.name)
     return program
 
 
-def _check(program: Program, call: ModuleCall) -> None:
-    """Compare a program with its module.
+@dataclass(frozen=True)
+class _Fault:
+    """A call for which a program differs from its module.
 
-    Raises:
-      VerificationFailed: they differ.
+    Attributes:
+      error: how.
+      sizes: the open sizes of the call.
+      guard: what the module has decided by sizes, and holds no longer; nothing if all holds.
+      drawn: the operators that draw random numbers.
     """
-    try:
-        _compared(program, call).raise_if_failed()
-    except VerificationFailed as error:
-        drawn = sorted({node.op_type for node in program.model.graph.all_nodes() if node.op_type in RANDOM})
-        if drawn:
+
+    error: JaxportError
+    sizes: dict[str, int]
+    guard: str
+    drawn: list[str]
+
+    def raised(self, name: str) -> None:
+        """Raise the error.
+
+        Raises:
+          VerificationFailed: always.
+        """
+        if self.drawn:
             raise VerificationFailed(
-                f"`{call.name}` draws random numbers in evaluation mode, so that its results cannot be compared",
-                where=", ".join(f"`{name}`" for name in drawn),
+                f"`{name}` draws random numbers in evaluation mode, so that its results cannot be compared",
+                where=", ".join(f"`{one}`" for one in self.drawn),
                 instead="make the numbers an argument of the module; or import it with `verify=False`, and call "
                 "`program(..., rng=jax.random.key(0))`: without a key, it draws the same ones each time",
-            ) from error
-        raise VerificationFailed(error.refused, where=error.where, why=error.why, instead=WITHOUT_CHECK) from None
+            ) from self.error
+        if self.guard:
+            sizes = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
+            raise VerificationFailed(
+                f"`{name}` decides by its sizes what to compute, and PyTorch has traced one case",
+                where=f"`{self.guard}`, which does not hold for {sizes}",
+                why=self.error.refused,
+                instead="leave that size fixed; give sizes that are always equal one name; bound those that are always small by "
+                '`torch.export.Dim("name", max=...)`; or decide by `torch.cond` in the module',
+            ) from self.error
+        raise VerificationFailed(
+            self.error.refused, where=self.error.where, why=self.error.why, instead=WITHOUT_CHECK
+        ) from self.error
+
+
+def _is_taken(call: ModuleCall) -> bool:
+    """Whether the module can be called so."""
+    try:
+        call.outputs()
+    except (RuntimeError, ValueError, IndexError, AssertionError):
+        return False
+    return True
+
+
+def _fault(program: Program, trace: Trace, calls: Sequence[ModuleCall]) -> _Fault | None:
+    """Return the first call for which a program differs from its module; None if there is none.
+
+    They are compared for all calls that are given, for one with larger open sizes, and for those with others for which does not
+    hold what PyTorch took for granted: one size apart from the rest, or larger than those for which the module decides alike.
+    """
+    call = calls[0]
+    larger = next(filter(_is_taken, call.others()), None)
+    beyond = (call.resized({name: most + 1}) for name, most in trace.most.items())
+    doubted = (
+        (one, trace.broken(one)) for one in itertools.chain(call.others(), call.apart(), beyond) if _is_taken(one)
+    )
+    compared = itertools.chain(
+        ((one, "") for one in (*calls, *([larger] if larger else []))),
+        ((one, guard) for one, guard in doubted if guard),
+    )
+    for one, guard in compared:
+        try:
+            _compared(program, one).raise_if_failed()
+        except JaxportError as error:
+            drawn = sorted({node.op_type for node in program.model.graph.all_nodes() if node.op_type in RANDOM})
+            return _Fault(error, one.sizes, guard or trace.broken(one), drawn)
+    return None
 
 
 def _trained(program: Program, module: torch.nn.Module) -> list[str] | None:
@@ -165,21 +230,10 @@ class _Beside(Comparison):
 
 
 def _compared(program: Program, call: ModuleCall) -> Report:
-    """Compare a program with its module, on the example and at other sizes that the module takes."""
-    outputs: list[Output] = []
-    for number, other in enumerate(itertools.chain([call], call.others())):
-        try:
-            other.outputs()
-        except (RuntimeError, ValueError, IndexError, AssertionError):
-            if number == 0:
-                raise
-            continue  # the module does not take these sizes
-        sides = _Beside(program, other)
-        ((_, compared),) = sides.comparisons([sides.run_of(other)], OF_DTYPES)
-        outputs += compared
-        if number:
-            break
-    return Report(call.name, tuple(outputs), runtime="PyTorch")
+    """Compare a program with its module."""
+    sides = _Beside(program, call)
+    ((_, compared),) = sides.comparisons([sides.run_of(call)], OF_DTYPES)
+    return Report(call.name, tuple(compared), runtime="PyTorch")
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:

@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,14 +24,38 @@ from jaxport.pytorch.refusals import advice, users_line
 if TYPE_CHECKING:
     import torch  # pyright: ignore[reportMissingImports]
 
-__all__ = ["exported"]
+__all__ = ["Trace", "exported"]
 
 OPSET = 23
 """The operator set that PyTorch writes: the first in which attention is one operator."""
 
 
-def exported(call: ModuleCall, translations: Mapping[PythonFunction, PythonFunction] | None = None) -> ir.Model:
-    """Return the graph that PyTorch exports of a call, under the names of the module; `translations` say what operators are.
+@dataclass(frozen=True)
+class Trace:
+    """What PyTorch has traced.
+
+    Attributes:
+      model: the graph, under the names of the module.
+      program: the same as PyTorch has it. It checks what the module decided by sizes: `x.size()[1] % 4 == 0`.
+      most: the greatest sizes for which the module decides alike, by name, as far as there are some.
+    """
+
+    model: ir.Model
+    program: torch.export.ExportedProgram
+    most: dict[str, int]
+
+    def broken(self, call: ModuleCall) -> str:
+        """Return what does not hold of a call's sizes, though the module took it for granted; nothing if all holds."""
+        args, kwargs = call.arguments
+        try:
+            self.program.module()(*args, **kwargs)
+        except (AssertionError, RuntimeError) as error:
+            return str(error).partition("Guard failed: ")[2] or str(error).splitlines()[0]
+        return ""
+
+
+def exported(call: ModuleCall, translations: Mapping[PythonFunction, PythonFunction] | None = None) -> Trace:
+    """Return what PyTorch traces and exports of a call; `translations` say what operators are.
 
     Raises:
       ExportError: PyTorch cannot export it.
@@ -52,7 +77,23 @@ def exported(call: ModuleCall, translations: Mapping[PythonFunction, PythonFunct
             value.const_value = ir.Tensor(np.array(tensor.numpy()), tensor.dtype, name=name)
     _rename_sizes(model, call)
     _claim(model, call.module)
-    return model
+    return Trace(model, traced, _most(traced, call))
+
+
+def _most(traced: torch.export.ExportedProgram, call: ModuleCall) -> dict[str, int]:
+    """Return the greatest sizes that a trace is for, where the module has set them, by name."""
+    values = {node.name: node.meta.get("val") for node in traced.graph.nodes if node.op == "placeholder"}
+    tensors = [
+        values[name] for name in traced.graph_signature.user_inputs if isinstance(values.get(name), pytorch().Tensor)
+    ]
+    ranges = {str(symbol): one.upper for symbol, one in traced.range_constraints.items()}
+    most: dict[str, int] = {}
+    for tensor, axes in zip(tensors, call.axes_of_tensors, strict=True):
+        for axis, dim in axes.items():
+            upper = ranges.get(str(tensor.shape[axis]))
+            if upper is not None and upper < 2**31 and getattr(dim, "max", None) is None:
+                most[dim_name(dim)] = int(upper)
+    return most
 
 
 @contextmanager
@@ -109,10 +150,8 @@ def _rename_sizes(model: ir.Model, call: ModuleCall) -> None:
     Raises:
       ExportError: PyTorch has made a number of an open size.
     """
-    torch = pytorch()
     names: dict[str, str] = {}
-    tensors = [axes for leaf, axes in zip(call.leaves, call.open_axes, strict=True) if isinstance(leaf, torch.Tensor)]
-    for value, axes in zip(model.graph.inputs, tensors, strict=True):
+    for value, axes in zip(model.graph.inputs, call.axes_of_tensors, strict=True):
         for axis, dim in axes.items():
             symbol = value.shape[axis] if value.shape is not None else None
             if isinstance(symbol, ir.SymbolicDim) and str(symbol.value).isidentifier() and dim_name(dim).isidentifier():
