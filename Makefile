@@ -225,7 +225,7 @@ fuzz-guided: $(GUIDED_INSTALLED) ## mutated files that look for new code in the 
 		$(<D)/bin/python -m tests.fuzzing.guided $$kind $(SECONDS_EACH) out/fuzz/corpus-$$kind || failed="$$failed $$kind"; done; \
 	test -z "$$failed" || { echo "found something:$$failed" >&2; exit 1; }
 
-mutants: $(INSTALLED) ## one change in each of many rules, operators, passes, fusions and edits, which a test has to notice
+mutants: $(INSTALLED) ## one change in each of many rules, operators, passes, fusions, edits and algebras, which a test has to notice
 	@$(BIN)/python -m tests.mutants --seed $(SEED) --jobs $(JOBS) $(ARGS)
 
 sweeps: $(INSTALLED) ## every function of JAX in every dtype, static and symbolic, jit, vmap, grad; writes its pages

@@ -1,4 +1,6 @@
-"""What each run of pytest begins with: XLA compiles fast, processes share what they compiled, a few files are left out."""
+"""What each run of pytest begins with: XLA compiles fast, processes share what they compiled, a few files are left
+out.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _NEEDED = {
     "tests/fuzzing/guided.py": "atheris",
 }
 
-collect_ignore = [path for path, library in _NEEDED.items() if importlib.util.find_spec(library) is None]
+# A stranger's package registers rules of its own: only a process of its own loads it.
+collect_ignore = ["tests/packaging/stranger"]
+collect_ignore += [path for path, library in _NEEDED.items() if importlib.util.find_spec(library) is None]
 
 #: After so many new objects Python looks for garbage. By default after 700, and each time JAX has XLA look too.
 OBJECTS = 50_000
@@ -29,7 +33,9 @@ SOURCE = Path(__file__).parent / "src"
 
 
 def pytest_collect_file(file_path: Path) -> None:
-    """Load a file of the package as the package does: pytest would run it twice, and rules and operators register once."""
+    """Load a file of the package as the package does: pytest would run it twice, and rules and operators register
+    once.
+    """
     if file_path.suffix == ".py" and file_path.is_relative_to(SOURCE):
         parts = file_path.relative_to(SOURCE).with_suffix("").parts
         with contextlib.suppress(Exception):  # which pytest shows, when it imports the file itself

@@ -1,4 +1,6 @@
-"""`make demo`: a Flax NNX ResNet-50 with a dynamic batch goes to ONNX, is verified, runs in ONNX Runtime, and comes back."""
+"""`make demo`: a Flax NNX ResNet-50 with a dynamic batch goes to ONNX, is verified, runs in ONNX Runtime, and comes
+back.
+"""
 
 from __future__ import annotations
 

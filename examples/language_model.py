@@ -2,8 +2,8 @@
 
     python -m examples.language_model FOLDER
 
-writes `model.onnx` and `genai_config.json`, and continues a prompt by plain ONNX Runtime. `make test-runtimes` does the same
-with onnxruntime-genai, and compares the tokens with those of JAX.
+writes `model.onnx` and `genai_config.json`, and continues a prompt by plain ONNX Runtime. `make test-runtimes` does the
+same with onnxruntime-genai, and compares the tokens with those of JAX.
 """
 
 from __future__ import annotations

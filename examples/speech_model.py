@@ -1,10 +1,11 @@
-"""A small encoder-decoder in the manner of Whisper (Radford et al., 2022), exported as two models for onnxruntime-genai.
+"""A small encoder-decoder in the manner of Whisper (Radford et al., 2022), exported as two models for
+onnxruntime-genai.
 
     python -m examples.speech_model FOLDER
 
-writes `encoder_model.onnx`, `decoder_model.onnx` and `genai_config.json`, and continues a prompt by plain ONNX Runtime. The
-encoder computes the keys and values of its result once; the decoder attends to them in each step, and has a growing cache
-of its own.
+writes `encoder_model.onnx`, `decoder_model.onnx` and `genai_config.json`, and continues a prompt by plain ONNX Runtime.
+The encoder computes the keys and values of its result once; the decoder attends to them in each step, and has a growing
+cache of its own.
 """
 
 from __future__ import annotations

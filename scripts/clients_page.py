@@ -1,7 +1,8 @@
-"""Regenerate `docs/clients.md`: the third-party packages whose programs the tests export, their versions, and these programs.
+"""Regenerate `docs/clients.md`: the third-party packages whose programs the tests export, their versions, and these
+programs.
 
-Run it after a change of `tests/clients`: `python -m scripts.clients_page`. The page is read from the tests' sources, so that
-the packages need not be there.
+Run it after a change of `tests/clients`: `python -m scripts.clients_page`. The page is read from the tests' sources, so
+that the packages need not be there.
 """
 
 from __future__ import annotations

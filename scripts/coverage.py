@@ -1,9 +1,9 @@
 """Measures what is exported, and writes it down: the crossing of the sweeps, `docs/coverage.md`, `docs/emitted.md`.
 
-    python -m scripts.coverage                    the covering cells of every function (an hour of one core), then the pages
-    python -m scripts.coverage --cells all        every cell (hours)
-    python -m scripts.coverage --cells 2          the cell that always runs and a seeded sample of two more, per function
-    python -m scripts.coverage --retry            the cells alone that were not what the tables say
+    python -m scripts.coverage                    the covering cells of every function (an hour of one core), then the
+    pages python -m scripts.coverage --cells all        every cell (hours)
+    python -m scripts.coverage --cells 2          the cell that always runs and a seeded sample of two more, per
+    function python -m scripts.coverage --retry            the cells alone that were not what the tables say
     python -m scripts.coverage --pages            the pages alone, from the results in out/coverage.jsonl
 
 Results are kept as they come, so that an interrupted run goes on where it was; `--fresh` forgets those of the functions

@@ -1,7 +1,8 @@
-"""Regenerate `docs/operators.md`: which operators the importer computes, in which versions, tested by how many official cases.
+"""Regenerate `docs/operators.md`: which operators the importer computes, in which versions, tested by how many official
+cases.
 
-Run it after an update of onnx, or when operators were added: `python -m scripts.operator_table`. The cases are those that
-`tests/importer/test_backend.py` runs, both as programs and as printed source; it excludes none without saying why.
+Run it after an update of onnx, or when operators were added: `python -m scripts.operator_table`. The cases are those
+that `tests/importer/test_backend.py` runs, both as programs and as printed source; it excludes none without saying why.
 """
 
 from __future__ import annotations

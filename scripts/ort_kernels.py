@@ -210,7 +210,9 @@ def newest_opset(run: frozenset[str]) -> int:
 
 
 def missing(op_type: str, run: frozenset[str]) -> list[str]:
-    """The dtypes that a release cannot compute an operator in: at the default opset, if it loads that, or a small one."""
+    """The dtypes that a release cannot compute an operator in: at the default opset, if it loads that, or a small
+    one.
+    """
     wanted = opsets.DEFAULT if newest_opset(run) >= opsets.DEFAULT else PORTABLE
     tried = opsets_of(op_type)
     opset = max((opset for opset in tried if opset <= wanted), default=tried[0])

@@ -35,7 +35,9 @@ Kernels = dict[tuple[str, str], dict[int, tuple[tuple[str, ...], frozenset[Kerne
 
 
 def registered(release: str, folder: Path) -> list[tuple[str, str, int, int, dict[str, list[str]]]]:
-    """The kernels of a release: the domain, the operator, its first and last version, and the types of each parameter."""
+    """The kernels of a release: the domain, the operator, its first and last version, and the types of each
+    parameter.
+    """
     place = folder / release
     install = ["install", "--quiet", "--no-deps", "--target", str(place), f"onnxruntime=={release}"]
     subprocess.run([sys.executable, "-m", "pip", *install], check=True)

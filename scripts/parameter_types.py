@@ -1,8 +1,9 @@
-"""Write `src/jaxport/mox/serialize/parameter_types.json`: the types of values that JAX gives each parameter of its operations.
+"""Write `src/jaxport/mox/serialize/parameter_types.json`: the types of values that JAX gives each parameter of its
+operations.
 
-They are those in all documents of `tests.fuzzing.equations`: the functions of JAX's namespaces, and the programs of the tests of module
-expressions. What other releases of JAX have written stays: `python -m scripts.parameter_types` is run in the environment of each;
-`--fresh` forgets it.
+They are those in all documents of `tests.fuzzing.equations`: the functions of JAX's namespaces, and the programs of the
+tests of module expressions. What other releases of JAX have written stays: `python -m scripts.parameter_types` is run
+in the environment of each; `--fresh` forgets it.
 """
 
 from __future__ import annotations

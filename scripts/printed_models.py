@@ -1,7 +1,7 @@
 """Regenerate `docs/printed.md`: what models look like as printed source: `python -m scripts.printed_models`.
 
-The models are the examples at their small sizes, exported from Flax NNX or JAX; `tests/codegen/test_gallery.py` compares the page.
-The lines of Rust are those of rustfmt, which has to be there.
+The models are the examples at their small sizes, exported from Flax NNX or JAX; `tests/codegen/test_gallery.py`
+compares the page. The lines of Rust are those of rustfmt, which has to be there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`make release-check`: build the distributions, install each into empty environments, and run the README from there.
 
-For each Python of `PYTHONS` that this machine has: the wheel with all extras, and the source distribution, are installed by
-pip, with their dependencies from the index, and the Python blocks of the README run in a folder of their own. In the end
-the steps that are left to a person are printed.
+For each Python of `PYTHONS` that this machine has: the wheel with all extras, and the source distribution, are
+installed by pip, with their dependencies from the index, and the Python blocks of the README run in a folder of their
+own. In the end the steps that are left to a person are printed.
 """
 
 from __future__ import annotations

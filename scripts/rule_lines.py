@@ -1,5 +1,5 @@
-"""How long the rules of the exporter and the operators of the importer are: code lines of each, its declaration and body,
-without comments and docstrings.
+"""How long the rules of the exporter and the operators of the importer are: code lines of each, its declaration and
+body, without comments and docstrings.
 
 python -m scripts.rule_lines        the medians, and the longest
 """

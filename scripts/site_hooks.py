@@ -1,7 +1,8 @@
 """What mkdocs runs while it builds the site: addresses, pages of the project, and notebooks as pages.
 
-The address of the repository is that of `pyproject.toml`. Pages that lie outside `docs` (the changelog, how to contribute)
-are shown as they are, with their links turned; a notebook is shown as text and code, with a link to its file.
+The address of the repository is that of `pyproject.toml`. Pages that lie outside `docs` (the changelog, how to
+contribute) are shown as they are, with their links turned; a notebook is shown as text and code, with a link to its
+file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Regenerate `src/jaxport/onnx_facts/web_kernels.py`: the kernels that every build of onnxruntime-web has.
 
-The npm package has builds of their own for WebAssembly and for WebGPU, and some kernels are in one of them only. A model of
-one node is loaded, in Node, for each operator at the opsets of the target "web" and each choice of its dtypes. Where there is
-a new release, change `tests/runtimes/javascript/package.json` and run `python -m scripts.web_kernels`.
+The npm package has builds of their own for WebAssembly and for WebGPU, and some kernels are in one of them only. A
+model of one node is loaded, in Node, for each operator at the opsets of the target "web" and each choice of its dtypes.
+Where there is a new release, change `tests/runtimes/javascript/package.json` and run `python -m scripts.web_kernels`.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from tests.architecture import lines
+
 ROOT = Path(__file__).parents[1]
 #: Those of them that only read files, for each commit.
 FOR_COMMITS = tuple(f"tests/architecture/test_{name}.py" for name in ("imports", "private_names", "rooms", "source"))
@@ -262,6 +264,7 @@ def main() -> int:
     first = ["--first", ",".join(words)] if words else []
     closest, late = streamed([*command, "--within", str(given.within), *first, *tests]) if tests else (0, 0)
     said = verdict(architecture, closest, late, more)
+    print(lines.table(lines.differences(given.base), lines.by_room()))
     print(f"make quick: {said}")
     return 1 if said == "red" else 0
 

@@ -96,7 +96,9 @@ def numbers(*inputs: Any, sizes: tuple[dict[str, int], ...] = ({"B": 1}, {"B": 3
 
 
 def images(config: Any, *, train: bool = False) -> dict[str, Any]:
-    """The same for square images, channels last. To train takes several: the statistics of a batch of one say little."""
+    """The same for square images, channels last. To train takes several: the statistics of a batch of one say
+    little.
+    """
     sizes = ({"B": 2}, {"B": 5}) if train else ({"B": 1}, {"B": 3})
     return numbers(("B", config.image, config.image, 3), sizes=sizes)
 

@@ -2,8 +2,8 @@
 
     python -m examples.web.digits FOLDER
 
-writes the page with its model into a folder. Put `ort.wasm.bundle.min.mjs` and `ort-wasm-simd-threaded.*` of the npm package
-onnxruntime-web into `FOLDER/ort`, and serve it: `python -m http.server --directory FOLDER`.
+writes the page with its model into a folder. Put `ort.wasm.bundle.min.mjs` and `ort-wasm-simd-threaded.*` of the npm
+package onnxruntime-web into `FOLDER/ort`, and serve it: `python -m http.server --directory FOLDER`.
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ import numpy as np
 
 from jaxport.errors import InvalidArgument
 
-__all__ = ["check_kinds", "takes"]
-
 Taken = ParamSpec("Taken")
 Made = TypeVar("Made")
 

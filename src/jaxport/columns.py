@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterator, Sequence
 
 from jaxport.printable import printable
 
-__all__ = ["aligned", "counted", "titled"]
-
 WIDEST = 200
 """The largest width of a column: a longer cell is shown whole, and moves what follows it in its row."""
 

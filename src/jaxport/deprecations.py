@@ -5,15 +5,14 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 
-__all__ = ["DEPRECATED", "Deprecation", "warn"]
-
 
 @dataclass(frozen=True)
 class Deprecation:
     """A name that is deprecated.
 
     Attributes:
-      since: the minor release that deprecated it, such as "0.3". It is removed two minor releases later at the earliest.
+      since: the minor release that deprecated it, such as "0.3". It is removed two minor releases later at the
+        earliest.
       instead: what to use instead.
     """
 
@@ -22,7 +21,8 @@ class Deprecation:
 
 
 DEPRECATED: dict[str, Deprecation] = {}
-"""By public name, as in `tests/architecture/interface.txt`: `jaxport.to_onnx`; for an argument, `jaxport.to_onnx(opset)`.
+"""By public name, as in `tests/architecture/interface.txt`: `jaxport.to_onnx`; for an argument,
+`jaxport.to_onnx(opset)`.
 
 Names stay in the table after they were removed, so that the test of the policy knows them.
 """

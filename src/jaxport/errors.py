@@ -1,7 +1,8 @@
 """The errors of this package, and the only place where their messages are formatted.
 
 Every error says what was refused, where, why, and what to do instead. All of them derive from `JaxportError`, so that a
-caller can catch them together. The names in a message are `printable`; the attributes of the error have them as they are.
+caller can catch them together. The names in a message are `printable`; the attributes of the error have them as they
+are.
 
 >>> print(
 ...     InvalidArgument(
@@ -120,7 +121,8 @@ class VerificationFailed(JaxportError, AssertionError):
 
 @dataclass(frozen=True)
 class Refusal:
-    """One thing that is not supported: its `name`, `where` the user wrote it, and `why` it is refused or what to do instead.
+    """One thing that is not supported: its `name`, `where` the user wrote it, and `why` it is refused or what to do
+    instead.
 
     >>> from jaxport import Refusal
     >>> Refusal("pure_callback", "train.py:88 in step", "runs Python on the host").name

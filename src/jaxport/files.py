@@ -4,8 +4,8 @@ A model may be two files, one of which names the other. The data file is named b
 it is moved to its place first, the file that names it is then replaced atomically, and unreferenced data is removed
 last. So either the old pair or the new one exists at any time, whichever process is killed.
 
-Files are written in a folder `.jaxport-…` next to the target, marked as ours and locked by its process. An unlocked one was
-left by a killed process, and is removed by the next save in its parent folder.
+Files are written in a folder `.jaxport-…` next to the target, marked as ours and locked by its process. An unlocked one
+was left by a killed process, and is removed by the next save in its parent folder.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ try:
     import fcntl
 except ImportError:  # Windows has no such locks: nothing is cleaned up there
     fcntl = None
-
-__all__ = ["DIGITS", "checked_path", "data_name", "existing_file", "new_folder", "publish", "publish_all"]
 
 DIGITS = 16
 """Hexadecimal digits of the digest in the name of a data file: enough that no two contents collide by chance."""
@@ -92,8 +90,8 @@ def publish(
     """Write a file, and its data file, atomically.
 
     Args:
-      path: the file; a link is followed. It is replaced if it is a regular file, and keeps its permissions; a new one has
-        those that the process gives new files.
+      path: the file; a link is followed. It is replaced if it is a regular file, and keeps its permissions; a new one
+        has those that the process gives new files.
       write: writes the file to a path, given the name of the data file ("" without one).
       write_data: writes the data to a path, if there is any.
       suffix: the suffix of the data file's name. Other data files of this file with this suffix are removed in the end.

@@ -1,8 +1,8 @@
 """Load onnx_ir without SymPy, which it imports for arithmetic on symbolic sizes that nothing here does.
 
-SymPy takes as long to load as a third of JAX. While onnx_ir is imported for the first time, a stand-in is in its place, which
-onnx_ir keeps, and which loads SymPy on the first use of a name. Others who import SymPy get SymPy: the stand-in is gone from
-`sys.modules` when onnx_ir is loaded.
+SymPy takes as long to load as a third of JAX. While onnx_ir is imported for the first time, a stand-in is in its place,
+which onnx_ir keeps, and which loads SymPy on the first use of a name. Others who import SymPy get SymPy: the stand-in
+is gone from `sys.modules` when onnx_ir is loaded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The phases of long work, and how far each is: a line in the terminal for those who ask for it.
 
-What takes long says so with `phase`, which costs nothing unless somebody looks. The logger `jaxport` has the time of each
-phase, at the level of debugging.
+What takes long says so with `phase`, which costs nothing unless somebody looks. The logger `jaxport` has the time of
+each phase, at the level of debugging.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from jaxport.printable import printable
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
-
-__all__ = ["phase", "progress", "unseen"]
 
 _log = logging.getLogger("jaxport")
 _shown: ContextVar[_Lines | None] = ContextVar("shown", default=None)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import html
 import sys
 
-__all__ = ["Shown", "printable", "printable_lines", "shown", "spelled"]
-
 _SPELLINGS = {
     "…": "...", "×": "x", "–": "-", "—": "-", "−": "-", "→": "->", "←": "<-", "≤": "<=", "≥": ">=", "≠": "!=", "≈": "~",
-    "’": "'", "‘": "'", "“": '"', "”": '"', "·": ".", "•": "*", "µ": "u", "│": "|", "─": "-", "━": "-", "└": "`", "├": "|",
+    "’": "'", "‘": "'", "“": '"', "”": '"', "·": ".", "•": "*", "µ": "u", "│": "|", "─": "-", "━": "-", "└": "`",
+    "├": "|",
 }  # fmt: skip
 
 
@@ -18,8 +17,8 @@ def printable(text: str) -> str:
 
     That is what a terminal obeys (C0 and C1 controls, of which newlines are some), what changes the order of the text
     around it (bidirectional overrides), what is not seen (zero-width characters, spaces other than the plain one), and
-    what no encoding or document can hold (halves of surrogate pairs, noncharacters). A backslash stays one, so that what
-    is printable is never changed.
+    what no encoding or document can hold (halves of surrogate pairs, noncharacters). A backslash stays one, so that
+    what is printable is never changed.
 
     >>> print(printable("layer\x1b[2J\u202e.0"))
     layer\x1b[2J\u202e.0
@@ -49,7 +48,9 @@ def spelled(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Return a text as the standard output can show it: a file on Windows, or a pipe under `LANG=C`, lacks characters."""
+    """Return a text as the standard output can show it: a file on Windows, or a pipe under `LANG=C`, lacks
+    characters.
+    """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)

@@ -1,8 +1,8 @@
 """Write a model, streamed from its arrays, and atomically.
 
 A model is split into a *frame*, the protobuf message without the data of its large tensors, and those tensors. These
-become a message in memory, one file, two files, or (in `jaxport.export.delivery.runtime`) a session; the bytes of a weight are
-never held twice, whatever its memory layout.
+become a message in memory, one file, two files, or (in `jaxport.export.delivery.runtime`) a session; the bytes of a
+weight are never held twice, whatever its memory layout.
 """
 
 from __future__ import annotations

@@ -16,25 +16,12 @@ from jaxport.stablehlo.program import HloProgram, from_stablehlo, is_stablehlo
 if TYPE_CHECKING:
     from jaxport.codegen.printing import AnySource, CrateSource, ModuleSource, Source
 
-__all__ = ["to_source"]
-
 
 @overload
 def to_source(
     model: object,
-    inputs: object,
+    *places: object,
     folder: Folder = None,
-    /,
-    *,
-    framework: Classes = "nnx",
-    strict: bool = False,
-    **options: Any,
-) -> ModuleSource: ...
-@overload
-def to_source(
-    model: object,
-    folder: Folder = None,
-    *,
     inputs: object = None,
     framework: Classes = "nnx",
     strict: bool = False,
@@ -43,19 +30,8 @@ def to_source(
 @overload
 def to_source(
     model: object,
-    inputs: object,
+    *places: object,
     folder: Folder = None,
-    /,
-    *,
-    framework: Literal["jax"],
-    strict: bool = False,
-    **options: Any,
-) -> Source: ...
-@overload
-def to_source(
-    model: object,
-    folder: Folder = None,
-    *,
     inputs: object = None,
     framework: Literal["jax"],
     strict: bool = False,
@@ -64,19 +40,8 @@ def to_source(
 @overload
 def to_source(
     model: object,
-    inputs: object,
+    *places: object,
     folder: Folder = None,
-    /,
-    *,
-    framework: Literal["burn"],
-    strict: bool = False,
-    **options: Any,
-) -> CrateSource: ...
-@overload
-def to_source(
-    model: object,
-    folder: Folder = None,
-    *,
     inputs: object = None,
     framework: Literal["burn"],
     strict: bool = False,
@@ -93,14 +58,14 @@ def to_source(
 ) -> AnySource:
     """Print a model as source and a weights file, which need only the framework and safetensors.
 
-    A JAX model is exported to ONNX, and the exported model is printed: a Linen model can become an NNX model, an edited Mox
-    an Equinox model.
+    A JAX model is exported to ONNX, and the exported model is printed: a Linen model can become an NNX model, an edited
+    Mox an Equinox model.
 
     Args:
-      model: a `Program`, or a model in any form that `from_onnx` takes; a compiled artifact, as `from_stablehlo` takes it; or
-        anything that `to_onnx` takes.
-      places: `inputs` and `folder` without their names, as in `to_source(model, [("batch", 3)], "printed/")`: a path is the
-        folder.
+      model: a `Program`, or a model in any form that `from_onnx` takes; a compiled artifact, as `from_stablehlo` takes
+        it; or anything that `to_onnx` takes.
+      places: `inputs` and `folder` without their names, as in `to_source(model, [("batch", 3)], "printed/")`: a path is
+        the folder.
       folder: where to write `model.py` and its weights; nothing is written if None.
       inputs: for a JAX model, the specifications of its arguments, as for `to_onnx`; for a program or file, as for
         `Program.to_source`.

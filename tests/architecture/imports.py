@@ -29,7 +29,9 @@ MAY_SEE: dict[str, frozenset[str]] = {
     "saving": frozenset({"errors", "files", "phases"}),
     "blocks": frozenset({"errors", "jaxprs", "phases"}),
     "frameworks": frozenset({"errors", "jaxprs", "blocks", "importer", "stablehlo"}),
-    "mox": frozenset({"columns", "errors", "collecting", "jaxprs", "files", "blocks", "frameworks", "printable"}),
+    "mox": frozenset(
+        {"columns", "errors", "collecting", "jaxprs", "files", "blocks", "frameworks", "printable", "sizes"}
+    ),
     "export": frozenset(
         {
             "arguments",
@@ -44,6 +46,7 @@ MAY_SEE: dict[str, frozenset[str]] = {
             "mox",
             "phases",
             "printable",
+            "sizes",
         }
     ),
     "importer": frozenset(

@@ -45,7 +45,8 @@ NEEDED = """
     jax.extend.core.jaxpr_as_fun
     jax.extend.core.primitives
     jax.extend.core.primitives.closed_call_p
-    jax.extend.core.primitives.convert_element_type_p
+    jax.extend.core.primitives.div_p
+    jax.extend.core.primitives.mul_p
     jax.extend.core.primitives.random_gamma_p
     jax.extend.core.primitives.threefry2x32_p
     jax.extend.source_info_util

@@ -22,7 +22,6 @@ from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.importer.interface import in_model_order
 from tests.burn.crates import Built, Case, RunError, build, case_of, selected
-from tests.importer.generation import PROMPTS, beams, decoder, greedy, searching
 
 pytestmark = pytest.mark.burn
 
@@ -259,8 +258,6 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[Inputs, ...]]] = {
     "support vectors": (support_vectors, (rows(3), rows(5))),
     "groups of rows": (groups_of_rows, (grouped(1, 3, 2), grouped(0, 2, 1, behind=2))),
     "frames": (lambda: model(FRAMES, 17, step=np.array(4), window=np.hanning(16).astype(np.float32)), ({"x": some(2, 128, 1)},)),
-    "greedy search": (lambda: searching("GreedySearch", greedy(), decoder=decoder(1)), ({"input_ids": PROMPTS}, {"input_ids": PROMPTS[:2]})),
-    "beam search": (lambda: searching("BeamSearch", beams(3, 2), outputs=2, decoder=decoder(3)), ({"input_ids": PROMPTS}, {"input_ids": PROMPTS[:2]})),
 }  # fmt: skip
 DETECTOR = """g (float[1, 6, 4] boxes, float[1, 2, 6] scores) => (int64[k, 3] chosen)
     { chosen = NonMaxSuppression(boxes, scores, most, overlap, least) }"""

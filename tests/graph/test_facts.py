@@ -17,18 +17,19 @@ from onnx.reference import ReferenceEvaluator
 from jaxport.graph.facts.facts import Facts
 from jaxport.graph.facts.forms import ALWAYS, NEVER, Band, Form
 from jaxport.graph.facts.knowledge import Knowledge
-from jaxport.graph.facts.polynomials import SizePolynomial, polynomial
+from jaxport.jaxprs.dims import evaluate
+from jaxport.sizes.sums import SizeSum, size_sum
 
 SIZES = [{"m": 1, "n": 1}, {"m": 2, "n": 3}, {"m": 4, "n": 2}, {"m": 3, "n": 3}]
 INTEGERS, FLOATS, TRUTHS = "i", "f", "b"
 NODES = 30
 
 
-def number(value: SizePolynomial | float, sizes: Mapping[str, int]) -> float:
+def number(value: SizeSum | float, sizes: Mapping[str, int]) -> float:
     """The value of a polynomial for some sizes."""
     if isinstance(value, float):
         return value
-    return sum(factor * math.prod(sizes[atom.text] for atom in atoms) for atoms, factor in value.terms)
+    return evaluate(str(value), sizes)
 
 
 def elements(form: Form, shape: tuple[int, ...], sizes: Mapping[str, int]) -> np.ndarray:
@@ -295,10 +296,10 @@ def test_facts_hold(seed):
 
 def test_bands_of_positions():
     """Masks that a person would give a name are told from those that only look like them."""
-    n, none = polynomial("n"), (polynomial(0),) * 2
+    n, none = size_sum("n"), (size_sum(0),) * 2
     query, key = (
-        Form(polynomial(0), (polynomial(1), polynomial(0))),
-        Form(polynomial(0), (polynomial(0), polynomial(1))),
+        Form(size_sum(0), (size_sum(1), size_sum(0))),
+        Form(size_sum(0), (size_sum(0), size_sum(1))),
     )
     causal = Band.where([query - key], ["n", "n"])
     assert causal.keeps_some(1, ["n", "n"])

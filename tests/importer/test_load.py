@@ -180,10 +180,13 @@ def test_everything_that_is_unsupported_is_listed_at_once() -> None:
     ]
 
 
-def test_generation_is_refused_as_what_it_is() -> None:
+@pytest.mark.parametrize("operator", ["BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"])
+def test_generation_is_refused_as_what_it_is(operator: str) -> None:
     decoder = "d (int64[1] i) => (int64[1] o) { o = Identity(i) }"
-    graph = f"g (int64[1] x) => (int64[1] y) {{ y = com.microsoft.Sampling<decoder: graph = {decoder}>(x) }}"
-    with pytest.raises(Unsupported, match=r"Sampling .* runs a graph of its own, as text generation does"):
+    graph = f"g (int64[1] x) => (int64[1] y) {{ y = com.microsoft.{operator}<decoder: graph = {decoder}>(x) }}"
+    with pytest.raises(
+        Unsupported, match=rf"{operator} .* runs a graph of its own, as text generation does; import its `decoder`"
+    ):
         from_onnx(model(graph, domains=', "com.microsoft": 1'))
 
 

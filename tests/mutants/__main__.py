@@ -25,6 +25,12 @@ FAMILIES: dict[str, tuple[str, list[str]]] = {
     "passes": ("src/jaxport/export/passes", ["tests/export/passes", "tests/export/test_precision.py"]),
     "fusions": ("src/jaxport/graph/fusions", ["tests/graph"]),
     "edits": ("src/jaxport/mox/edits", ["tests/mox"]),
+    # The algebras below the rules, each with the tests that are about it alone.
+    "sizes": ("src/jaxport/sizes", ["tests/sizes"]),
+    "facts": ("src/jaxport/graph/facts", ["tests/graph/test_facts.py", "tests/export/passes/test_positions.py"]),
+    "affine": ("src/jaxport/graph/affine.py", ["tests/graph/test_caches.py", "tests/graph/test_cached_rows.py"]),
+    "axes": ("src/jaxport/mox/querying/axes.py", ["tests/mox/test_axes.py", "tests/mox/test_kernels.py"]),
+    "targets": ("src/jaxport/export/delivery", ["tests/export/test_targets.py", "tests/export/test_unsigned.py"]),
 }
 ENOUGH = 0.95
 

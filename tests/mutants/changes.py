@@ -45,7 +45,7 @@ class Mutant:
       first: the first line of its code, which Python counts from its decorators.
       line: the line of the change.
       before, after: the changed expression.
-      code: the changed function's code.
+      code: the changed function's code; None of a number, which is doubled.
     """
 
     file: str
@@ -54,7 +54,7 @@ class Mutant:
     line: int
     before: str
     after: str
-    code: CodeType
+    code: CodeType | None
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} ({self.function}) `{self.before}` → `{self.after}`"
@@ -73,6 +73,18 @@ def functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.Lam
                 yield from inside(child, f"{child.name}." if isinstance(child, ast.ClassDef) else around)
 
     yield from inside(tree, "")
+
+
+def constants(tree: ast.Module) -> Iterator[tuple[str, ast.Assign]]:
+    """The numbers with names of their own, but those that only say how long something is tried."""
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name.isupper() and not name.startswith(
+                "MOST_"
+            ):
+                parts = [part for part in ast.walk(value) if not isinstance(part, ast.BinOp | ast.operator)]
+                if all(isinstance(part, ast.Constant) and isinstance(part.value, int | float) for part in parts):
+                    yield name, node
 
 
 def _parts(function: ast.FunctionDef | ast.Lambda) -> Iterator[ast.AST]:
@@ -157,6 +169,10 @@ def mutant(root: Path, file: str, name: str, first: int, seed: str) -> Mutant | 
     """The mutant of a function that a seed draws; None if nothing in it can be changed."""
     text = (root / file).read_text()
     tree = ast.parse(text)
+    for own, constant in constants(tree):
+        if (own, constant.lineno) == (name, first):
+            value = ast.unparse(constant.value)
+            return Mutant(file, name, first, first, value, f"2 * ({value}) or 1", None)
     function = next(node for own, node in functions(tree) if own == name and begins(node) == first)
     changes = [(node, new) for node in _parts(function) for new in _changes(node)]
     generator = random.Random(f"{seed} {file} {name} {first}")

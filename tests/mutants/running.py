@@ -46,12 +46,22 @@ class Place(NamedTuple):
 
 
 def places(folder: str) -> list[Place]:
-    """The functions below a folder; of lambdas that begin in one line none, which nothing tells apart."""
+    """The functions and numbers in a file, or below a folder; of lambdas that begin in one line none, which nothing tells apart."""
     found = []
-    for path in sorted((ROOT / folder).rglob("*.py")):
-        own = [(name, changes.begins(node)) for name, node in changes.functions(ast.parse(path.read_text()))]
+    for path in sorted((ROOT / folder).rglob("*.py")) or [ROOT / folder]:
+        tree = ast.parse(path.read_text())
+        own = [(name, changes.begins(node)) for name, node in changes.functions(tree)]
+        own += [(name, node.lineno) for name, node in changes.constants(tree)]
         found += [Place(path.relative_to(ROOT).as_posix(), *key) for key, times in Counter(own).items() if times == 1]
     return found
+
+
+@functools.cache
+def uses(place: Place) -> frozenset[str]:
+    """The names that a function mentions."""
+    tree = ast.parse((ROOT / place.file).read_text())
+    own = [node for name, node in changes.functions(tree) if (name, changes.begins(node)) == place[1:]]
+    return frozenset(node.id for each in own for node in ast.walk(each) if isinstance(node, ast.Name))
 
 
 class Watched(importlib.machinery.SourceFileLoader):
@@ -114,8 +124,16 @@ class Runner:
             start = time.process_time()
             passed = self.passes(item)
             self.seconds[item.nodeid] = time.process_time() - start
-            for place in Watched.entered if passed else ():
+            for place in self.reached() if passed else ():
                 self.items[place].append(item)
+
+    def reached(self) -> set[Place]:
+        """The functions that were entered, and the numbers that these name."""
+        naming = {place: uses(place) for place in Watched.entered}
+        numbers = {place for place in Watched.of if place.name.isupper()}
+        return Watched.entered | {
+            number for number in numbers for place, names in naming.items() if number.name in names
+        }
 
     def passes(self, item: pytest.Item) -> bool:
         reports = runtestprotocol(item, log=False, nextitem=item)
@@ -151,6 +169,8 @@ class Runner:
 
     def killed_by(self, place: Place, made: changes.Mutant, items: list[pytest.Item]) -> str | None:
         """The test that fails with the mutant; an empty text if none does, None if no function has this code now."""
+        if made.code is None:
+            return self.killed_without(place, items)
         code = (f"{ROOT}/{place.file}", place.first, place.name.rpartition(".")[2])
         of = lambda found: (found.__code__.co_filename, found.__code__.co_firstlineno, found.__code__.co_name)
         alive = [found for found in gc.get_objects() if isinstance(found, FunctionType) and of(found) == code]
@@ -159,6 +179,35 @@ class Runner:
         before = [function.__code__ for function in alive]
         for function in alive:
             function.__code__ = made.code
+        try:
+            return self.failing(items)
+        finally:
+            for function, old in zip(alive, before, strict=True):
+                function.__code__ = old
+            forget()
+
+    def killed_without(self, place: Place, items: list[pytest.Item]) -> str | None:
+        """The test that fails if a number is twice as large wherever it is imported."""
+        own = sys.modules.get(place.file.removeprefix("src/").removesuffix(".py").replace("/", "."))
+        if own is None:
+            return None
+        value = getattr(own, place.name)
+        holders = [
+            module
+            for name, module in sys.modules.items()
+            if name.startswith("jaxport") and getattr(module, place.name, None) is value
+        ]
+        for module in holders:
+            setattr(module, place.name, 2 * value or 1)
+        try:
+            return self.failing(items)
+        finally:
+            for module in holders:
+                setattr(module, place.name, value)
+            forget()
+
+    def failing(self, items: list[pytest.Item]) -> str:
+        """The test that fails now, the quickest first; an empty text if none does."""
         forget()
         try:
             for item in sorted(items, key=lambda item: self.seconds[item.nodeid]):
@@ -167,10 +216,6 @@ class Runner:
                         return item.nodeid
         except TooLong:
             return "no end"
-        finally:
-            for function, old in zip(alive, before, strict=True):
-                function.__code__ = old
-            forget()
         return ""
 
 

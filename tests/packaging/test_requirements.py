@@ -32,6 +32,8 @@ ONLY_IF_LOADED = {
 # Libraries of dependencies that always come with them.
 BROUGHT = {
     "google": "onnx requires protobuf, whose messages it hands out",
+    "jaxlib": "jax requires it, in the release that fits",
+    "shellingham": "typer requires it",
     "typing_extensions": "onnx and onnx-ir require it; only type checkers read what is imported of it, and they bring their own",
 }
 

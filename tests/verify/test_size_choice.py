@@ -55,6 +55,12 @@ def test_a_constraint_may_leave_one_choice():
     assert chosen(conditions_of(jnp.sin, "T", constraints=["T <= 2", "T >= 2"])) == [{"T": 2}]
 
 
+def test_sizes_that_are_rare_are_computed():
+    rare = ["mod(T, 1024) == 7", "T >= 5000", "B*T >= 10000000"]
+    assert chosen(conditions_of(jnp.sin, "B,T", constraints=rare)) == [{"B": 1, "T": 10000391}]
+    assert chosen(conditions_of(jnp.sin, "B,T", constraints=rare), {"T": 7175}) == [{"T": 7175, "B": 1394}]
+
+
 def test_what_is_known_stays():
     assert [sizes["B"] for sizes in chosen(conditions_of(jnp.sin, "B,T"), {"B": 17})] == [17, 17]
     assert chosen(conditions_of(jnp.sin, "B"), {"B": 17}) == [{"B": 17}]
@@ -68,9 +74,9 @@ def test_the_choice_is_the_same_for_the_same_seed():
 
 
 def test_no_sizes_is_an_error():
-    with pytest.raises(jaxport.InvalidArgument, match="no sizes of T up to 1000 were found") as caught:
-        chosen(conditions_of(jnp.sin, "T", constraints=["T >= 5000"]))
-    assert "T >= 5000" in str(caught.value)
+    with pytest.raises(jaxport.InvalidArgument, match="no sizes of T were found") as caught:
+        chosen(conditions_of(jnp.sin, "T", constraints=["mod(T, 4) == 2", "mod(T, 6) == 3"]))
+    assert "mod(T, 4) == 2" in str(caught.value)
     assert "verify(sizes=" in str(caught.value)
 
 

@@ -15,8 +15,6 @@ from typing import Any
 from jaxport import jaxprs
 from jaxport.jaxprs import Parameters
 
-__all__ = ["Block", "FrozenMapping", "block_p", "freeze"]
-
 
 class FrozenMapping(Mapping[Any, Any]):
     """An immutable mapping, hashable if its values are, equal to any mapping with the same items.

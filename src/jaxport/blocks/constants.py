@@ -17,8 +17,6 @@ from jaxport.jaxprs.identity import IdentityMap
 from jaxport.jaxprs.rewrite import with_values
 from jaxport.jaxprs.walk import equations_within, map_jaxprs
 
-__all__ = ["hoisted"]
-
 
 def hoisted(closed: ClosedJaxpr) -> tuple[Jaxpr, list[Array]]:
     """Return a jaxpr without consts, and the arrays that are its new inputs.
@@ -42,7 +40,8 @@ class _Hoisting:
     """Lifts consts body by body: those of a body become new operands of the equation that runs it."""
 
     def __init__(self) -> None:
-        # By jaxpr, and the identities of its consts, which are kept with the result: that keeps these identities theirs.
+        # By jaxpr, and the identities of its consts, which are kept with the result: that keeps these identities
+        # theirs.
         self._lifted: dict[tuple[Jaxpr, tuple[int, ...]], tuple[Sequence[Array], tuple[Jaxpr, list[Array]]]] = {}
         self._needs: dict[Jaxpr, bool] = {}
 

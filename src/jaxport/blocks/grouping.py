@@ -20,8 +20,6 @@ from jaxport.blocks.marking.markers import BlockCall, EnclosingModule, block_ent
 from jaxport.jaxprs.rewrite import with_operands
 from jaxport.jaxprs.walk import bodies, equations_within, replace_bodies
 
-__all__ = ["Grouped", "Roots", "group"]
-
 Atom = jaxprs.Var | jaxprs.Literal
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from jaxport import jaxprs
 from jaxport.jaxprs.walk import bodies, interpret
 
-__all__ = ["Flow", "Label"]
-
 _SLICE, _DERIVED = "slice", "derived"
 
 # Primitives whose result still shows its origin, though it is no longer the leaf itself: they move, slice or cast

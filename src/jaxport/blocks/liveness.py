@@ -13,8 +13,6 @@ from jaxport.blocks.block import Block, block_p
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, dce_jaxpr, liveness_rule
 from jaxport.jaxprs.walk import with_equations
 
-__all__ = ["all_blocks", "live", "without_dead_code"]
-
 
 def all_blocks(_: Block) -> bool:
     """Hold for every block."""

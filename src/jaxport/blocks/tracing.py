@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
+import numpy as np
 from jax import core as jax_core
 
 from jaxport import jaxprs
@@ -28,8 +29,6 @@ from jaxport.jaxprs.meshes import is_on_mesh, of_no_mesh, without_explicit_axes,
 from jaxport.jaxprs.rewrite import with_values
 from jaxport.jaxprs.walk import used_variables
 from jaxport.phases import phase
-
-__all__ = ["Traced", "TracedWeight", "trace"]
 
 source_info_util.register_exclusion(__file__)
 
@@ -87,9 +86,12 @@ class Traced:
 
     def owning(self) -> Traced:
         """Return the call with weights that nobody writes to; of what the user may write to, copies."""
-        weights = tuple(w if (value := owned(w.value)) is w.value else replace(w, value=value) for w in self.weights)
-        same = all(one is other for one, other in zip(weights, self.weights, strict=True))
-        return self if same else replace(self, weights=weights)
+        copies: IdentityMap[np.ndarray, np.ndarray] = IdentityMap()
+        values = [owned(weight.value, copies) for weight in self.weights]
+        if all(value is weight.value for value, weight in zip(values, self.weights, strict=True)):
+            return self
+        weights = tuple(replace(w, value=value) for w, value in zip(self.weights, values, strict=True))
+        return replace(self, weights=weights)
 
 
 def trace(
@@ -112,7 +114,8 @@ def trace(
       state: how to treat changes that the call makes to module state (batch statistics, caches): "refuse" them, append
         the new values to the "outputs", or "discard" them.
       functions: qualified names of functions to make blocks of too (see `activation`).
-      operators: the operators of imported programs that are blocks too: "none", those that are "written" as they are, "all".
+      operators: the operators of imported programs that are blocks too: "none", those that are "written" as they are,
+        "all".
       frameworks: those whose modules may be called; by default all that the process has imported.
       counters: whether the counters of random number streams are state too; they are dropped otherwise.
 

@@ -12,8 +12,6 @@ from jaxport.jaxprs import Atom, Jaxpr, JaxprEqn
 from jaxport.jaxprs.rewrite import Rewriting, fresh, itself, with_operands
 from jaxport.jaxprs.walk import interpret, with_equations
 
-__all__ = ["ungroup"]
-
 
 def ungroup(jaxpr: jaxprs.ClosedJaxpr, mark: bool = False) -> jaxprs.ClosedJaxpr:
     """Return a jaxpr without blocks that computes the same.

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from jaxport.jaxprs import Parameters, PythonFunction
     from jaxport.verify import Report
 
-__all__ = ["app", "options_of"]
-
 # Plain help: the boxes of rich cut words off in a terminal of 80 columns.
 app = typer.Typer(
     cls=completion.Group,
@@ -62,7 +60,10 @@ _PRECISION_HELP = (
 _INPUT_HELP = 'One input, in the order of the arguments: "B,224,224,3", "ids:int32[B,T]", "scale:float32[]".'
 _INPUT_PARAM_HELP = 'A keyword argument that becomes an input: "mask:bool[B,T]"; "train:bool" is a Python flag.'
 _FUNCTION_HELP = "A block whose calls become an ONNX function: flax.nnx.Linear."
-_WEIGHTS_HELP = 'How weights are stored: "constants", "inputs", or a pattern such as "layers.*.kernel" for paths that become inputs.'
+_WEIGHTS_HELP = (
+    'How weights are stored: "constants", "inputs", or a pattern such as "layers.*.kernel" for paths that '
+    "become inputs."
+)
 _CONSTRAINT_HELP = 'A constraint on the symbolic dims: "T >= 2".'
 _RTOL_HELP = "The relative tolerance of an element; by default that of its dtype."
 _ATOL_HELP = "The absolute tolerance of an element; by default that of the dtype for the largest element."
@@ -100,7 +101,8 @@ State = Annotated[
 Nonfinite = Annotated[
     Literal["runtime", "exact", "ignore"],
     typer.Option(
-        help="NaN and infinities: as the runtime's max pools and recurrent layers treat them, exactly as in JAX, or with the promise that nothing is NaN."
+        help="NaN and infinities: as the runtime's max pools and recurrent layers treat them, exactly as in JAX, or "
+        "with the promise that nothing is NaN."
     ),
 ]
 Checks = Annotated[
@@ -186,7 +188,8 @@ def export(
         typer.Option(
             "--report",
             metavar="FILE",
-            help="Write what a bug report needs as Markdown, also of a refusal: versions, the program, the error, --explain.",
+            help="Write what a bug report needs as Markdown, also of a refusal: versions, the program, the error, "
+            "--explain.",
         ),
     ] = None,
 ) -> None:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from jaxport.cli.summary import Summary, TensorRow
     from jaxport.verify import Report
 
-__all__ = ["report_values", "show_difference"]
-
 First = Annotated[Path, typer.Argument(help="An ONNX file; - is the standard input.", metavar="FIRST")]
 Second = Annotated[Path, typer.Argument(help="Another one.", metavar="SECOND")]
 _TYPES = (TypeError, ValueError)

@@ -1,4 +1,5 @@
-"""What a user types for a language model: `--decoder "layers=2,kv_heads=2,head_size=8,context_length=64,eos_token_id=0"`.
+"""What a user types for a language model: `--decoder
+"layers=2,kv_heads=2,head_size=8,context_length=64,eos_token_id=0"`.
 
 For an encoder-decoder, `--encoder` is the encoder, as `MODULE:ATTRIBUTE`, and `--input` is that of the encoder.
 """
@@ -14,8 +15,6 @@ from jaxport.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from jaxport.export.exported import Exported
-
-__all__ = ["DecoderOption", "parse_decoder"]
 
 _INPUTS = {"layers": True, "kv_heads": True, "head_size": True, "cache": False, "position_ids": False, "dtype": False}
 _WITH_ENCODER = {"layers": True, "heads": True, "head_size": True, "encoder_length": True, "dtype": False}

@@ -15,14 +15,13 @@ from pathlib import Path
 
 from jaxport.errors import InvalidArgument
 
-__all__ = ["STANDARD", "as_given", "model_file", "output_file", "output_folder", "written"]
-
 STANDARD = Path("-")
 """What stands for the standard input or output."""
 
 
 def model_file(path: Path | str) -> Path:
-    """Return the path of an ONNX file that exists; `-` is read, and a compiled artifact exported, into a temporary file.
+    """Return the path of an ONNX file that exists; `-` is read, and a compiled artifact exported, into a temporary
+    file.
 
     Raises:
       InvalidArgument: there is no such file, it is a folder, or it is no ONNX file.

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     Ends = Mapping[str, list[ir.Value]]
     """The values that a name stands for, by name."""
 
-__all__ = ["extract", "optimize"]
-
 Model = Annotated[Path, typer.Argument(help="An ONNX file; - is the standard input.", metavar="MODEL")]
 Written = Annotated[Path, typer.Option("--output", "-o", help="The file to write; - is the standard output.")]
 Sizes = Annotated[
@@ -188,7 +186,8 @@ def extract(
             default_factory=list,
             show_default=False,
             metavar="NAME",
-            help="Where the part begins: a tensor, or a module whose inputs are meant. Default: the inputs of the model.",
+            help="Where the part begins: a tensor, or a module whose inputs are meant. Default: the inputs of the "
+            "model.",
         ),
     ],
     ends: Annotated[
@@ -205,7 +204,8 @@ def extract(
     """Write a part of an ONNX file.
 
     The part lies between tensors or modules, which may be repeated: --from encoder.layers.0 --to encoder.layers.3. Of a
-    module that is called several times, all calls are meant. The names of modules are those that "jaxport inspect" shows.
+    module that is called several times, all calls are meant. The names of modules are those that "jaxport inspect"
+    shows.
     """
     import onnx_ir as ir
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from jaxport.importer.program import Program
     from jaxport.jaxprs import Parameters, PythonFunction
 
-__all__ = ["import_model", "parse_shapes", "parse_values", "run_model"]
-
 Model = Annotated[Path, typer.Argument(help="An ONNX file; - is the standard input.", metavar="MODEL")]
 Imported = Annotated[
     Path,
@@ -112,7 +110,8 @@ def import_model(
         Literal["auto", "keep", "none"],
         typer.Option(
             "--ties",
-            help="Which uses of one tensor are one parameter: what an author may have tied, what the file stores once, none.",
+            help="Which uses of one tensor are one parameter: what an author may have tied, what the file stores "
+            "once, none.",
         ),
     ] = "auto",
     keep_guards: Annotated[

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from jaxport.mox import Mox
     from jaxport.mox.programs.tree import Node
 
-__all__ = ["show_account", "show_query", "show_tree", "substitute", "view"]
-
 Model = Annotated[
     str,
     typer.Argument(
@@ -65,7 +63,8 @@ def load_mox(model: str, inputs: list[str], values: list[str]) -> Mox:
     """Return the Mox of a command's model.
 
     Raises:
-      InvalidArgument: there is no such model, it needs inputs that are not given, or it has no inputs whose values can be.
+      InvalidArgument: there is no such model, it needs inputs that are not given, or it has no inputs whose values can
+        be.
     """
     import jaxport
     from jaxport.export.failures import explaining

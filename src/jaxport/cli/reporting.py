@@ -20,8 +20,6 @@ from jaxport.files import publish
 if TYPE_CHECKING:
     from jaxport.jaxprs import Parameters, PythonFunction
 
-__all__ = ["ExportReport", "reporting"]
-
 PACKAGES = (
     "jaxport", "jax", "jaxlib", "numpy", "onnx", "onnx-ir", "onnxruntime", "flax", "equinox", "keras", "ml_dtypes",
 )  # fmt: skip

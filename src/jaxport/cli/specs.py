@@ -24,19 +24,6 @@ from jaxport.errors import InvalidArgument
 if TYPE_CHECKING:
     from jaxport.export.precision.names import Named
 
-__all__ = [
-    "InputSpec",
-    "given_twice",
-    "input_names",
-    "parse_avoided",
-    "parse_input",
-    "parse_input_params",
-    "parse_inputs",
-    "parse_keyword",
-    "parse_precision",
-    "parse_sizes",
-]
-
 Dim = int | str | None
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")

@@ -16,8 +16,6 @@ from jaxport.importer.loading.load import as_written
 from jaxport.importer.modules import NodeModule
 from jaxport.phases import unseen
 
-__all__ = ["NAMESPACE", "ModuleRow", "Summary", "TensorRow", "load_model", "summarize"]
-
 NAMESPACE = "namespace"
 """The key of the node metadata in which exporters keep the blocks around a node, as `path: type/path: type`."""
 
@@ -50,8 +48,9 @@ class ModuleRow:
 class Summary:
     """The contents of a model file.
 
-    `opset_for` are the operators that require its opset, if the file says so; `roles` says which tensors are parameters,
-    statistics and constants, as far as the model can be imported; `in_nodes` are those of them that `Constant` nodes hold.
+    `opset_for` are the operators that require its opset, if the file says so; `roles` says which tensors are
+    parameters, statistics and constants, as far as the model can be imported; `in_nodes` are those of them that
+    `Constant` nodes hold.
     """
 
     file: str

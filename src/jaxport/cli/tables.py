@@ -16,19 +16,6 @@ if TYPE_CHECKING:
 
     from jaxport.cli.summary import ModuleRow, Summary, TensorRow
 
-__all__ = [
-    "console",
-    "counted",
-    "file_size",
-    "key_values",
-    "nodes_of",
-    "operator_table",
-    "shape_text",
-    "summary_view",
-    "table",
-    "typed",
-]
-
 
 def file_size(count: int) -> str:
     """Return a number of bytes in readable form.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from jaxport.importer.ties import Ties
     from jaxport.jaxprs import Parameters, PythonFunction
 
-__all__ = ["declared_inputs", "inputs_of_file", "load_target", "torch_program"]
-
 _INSTEAD = 'write "package.module:attribute", or "package.module:factory(option=3)" to call a factory'
 
 
@@ -36,19 +34,20 @@ Arguments = tuple[list[Any], dict[str, Any]]
 def load_target(text: str) -> PythonFunction:
     """Import a target; the current directory is searched first.
 
-    A model object, and a function that takes arguments, are returned as they are. A class, a function without parameters,
-    and one that returns a model if it is called with its defaults, are factories and are called. Parentheses call
-    anything, with literal arguments.
+    A model object, and a function that takes arguments, are returned as they are. A class, a function without
+    parameters, and one that returns a model if it is called with its defaults, are factories and are called.
+    Parentheses call anything, with literal arguments.
 
     Args:
-      text: `module:attribute`, where `attribute` may be dotted and may end with a call; or the path of a compiled artifact.
+      text: `module:attribute`, where `attribute` may be dotted and may end with a call; or the path of a compiled
+        artifact.
 
     Returns:
       A callable.
 
     Raises:
-      InvalidArgument: the text is malformed, there is no such module or attribute, it cannot be called, or the module or
-        the factory raised an error of its own.
+      InvalidArgument: the text is malformed, there is no such module or attribute, it cannot be called, or the module
+        or the factory raised an error of its own.
 
     >>> load_target("math:hypot")(3.0, 4.0)
     5.0
@@ -105,14 +104,17 @@ def _made(factory: PythonFunction, text: str, args: Sequence[object], kwargs: Ma
             f"`{text}` needs the argument{'s' * (len(missing) > 1)} {', '.join(f'`{each}`' for each in missing)}",
             where=f"the target `{text}`",
             why="what is exported is an object, and the command has to make it",
-            instead=f"add a factory to `{module}`, such as `def make(): return {name}({shown})`, and name it: `{module}:make`",
+            instead=f"add a factory to `{module}`, such as `def make(): return {name}({shown})`, and name it: "
+            f"`{module}:make`",
         )
     with _of_the_user(f"`{text}` raised an error while it made the model", f"the target `{text}`"):
         return factory(*args, **kwargs)
 
 
 def _of_defaults(function: PythonFunction) -> PythonFunction:
-    """Return the model that a function with a default for each parameter makes; the function itself if it makes none."""
+    """Return the model that a function with a default for each parameter makes; the function itself if it makes
+    none.
+    """
     try:
         made = function()
     except Exception:  # noqa: BLE001 - its defaults are not what it is to be called with

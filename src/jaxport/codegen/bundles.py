@@ -1,4 +1,5 @@
-"""Values that modules only hand on to the rounds of a loop, such as the caches of a decoder, as one argument and one result.
+"""Values that modules only hand on to the rounds of a loop, such as the caches of a decoder, as one argument and one
+result.
 
 A module that calls the layers of a decoder takes twice as many caches as it has layers, and returns as many:
 
@@ -8,8 +9,8 @@ A module that calls the layers of a decoder takes twice as many caches as it has
         cats.append(cat)
     return (*cats, x)
 
-Its argument becomes `pasts`, its result `(cats, x)`, and so on in the modules around it, up to the model itself, whose arguments and
-results are those of the file.
+Its argument becomes `pasts`, its result `(cats, x)`, and so on in the modules around it, up to the model itself, whose
+arguments and results are those of the file.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ from dataclasses import dataclass
 from jaxport.codegen.writing.literals import name
 from jaxport.codegen.writing.statements import plural
 from jaxport.importer.names import unique
-
-__all__ = ["CallSite", "bundle", "call_method", "is_complete", "names_in", "sites_of", "without_number"]
 
 CALL = "__call__"
 
@@ -62,7 +61,9 @@ def call_method(one: ast.ClassDef) -> ast.FunctionDef | None:
 
 
 def sites_of(title: str, classes: Mapping[str, ast.ClassDef]) -> list[CallSite]:
-    """Return where modules of a class are called; none unless each is an attribute of its own, and called there only."""
+    """Return where modules of a class are called; none unless each is an attribute of its own, and called there
+    only.
+    """
     sites: list[CallSite] = []
     for around in classes.values():
         nodes = [*ast.walk(around)]
@@ -172,7 +173,9 @@ class _ByBundle(ast.NodeTransformer):
 
 
 def _bundle_results(method: ast.FunctionDef, sites: Sequence[CallSite]) -> None:
-    """Return a list itself instead of its elements, if all that callers do with these is to return them side by side."""
+    """Return a list itself instead of its elements, if all that callers do with these is to return them side by
+    side.
+    """
     found = _listed_results(method)
     if found is None:
         return
@@ -194,7 +197,9 @@ def _bundle_results(method: ast.FunctionDef, sites: Sequence[CallSite]) -> None:
 
 
 def _listed_results(method: ast.FunctionDef) -> tuple[list[ast.expr], int, ast.Name] | None:
-    """Return what a method returns, and the list of which it returns the elements, with its place; None if there is no such list."""
+    """Return what a method returns, and the list of which it returns the elements, with its place; None if there is no
+    such list.
+    """
     last = method.body[-1]
     if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Tuple):
         return None
@@ -205,7 +210,9 @@ def _listed_results(method: ast.FunctionDef) -> tuple[list[ast.expr], int, ast.N
 
 
 def _run(site: CallSite, place: int, others: int) -> tuple[ast.Tuple, ast.Tuple, int, int] | None:
-    """Return the targets of a call, and where what it returns has the elements of a list: from which place on, and how many."""
+    """Return the targets of a call, and where what it returns has the elements of a list: from which place on, and how
+    many.
+    """
     last = site.method.body[-1]
     targets = site.statement.targets[0] if site.statement is not None else None
     if not isinstance(targets, ast.Tuple) or not isinstance(last, ast.Return) or not isinstance(last.value, ast.Tuple):

@@ -25,8 +25,6 @@ from jaxport.importer.names import is_made_up
 from jaxport.importer.resolving.graph import BoundNode
 from jaxport.importer.values.stored import tensor_value
 
-__all__ = ["NAMES", "pytorch_loading", "state_dict_entries"]
-
 PRODUCER = "pytorch"
 WEIGHTS = {
     "torch.nn.modules.linear.Linear": ("MatMul", 1, (1, 0)),
@@ -94,8 +92,8 @@ def pytorch_loading(
 
 
 def _others(program: ImportedProgram, read: Set[str]) -> tuple[list[str], dict[str, list[str]], dict[str, list[str]]]:
-    """Return the entries of the state dict that the model does not read, all names of those that have several, and the digests of
-    those that are in its code.
+    """Return the entries of the state dict that the model does not read, all names of those that have several, and the
+    digests of those that are in its code.
     """
     tensors = {value.name: tensor for value, tensor in program.body.initializers.items()}
     names = state_dict_names(program.model)
@@ -110,7 +108,9 @@ def _others(program: ImportedProgram, read: Set[str]) -> tuple[list[str], dict[s
 
 
 def _digests(values: np.ndarray) -> list[str]:
-    """Return digests of numbers, whatever their type, and as a checkpoint of 16 bits has them: the function of `_DIGEST`."""
+    """Return digests of numbers, whatever their type, and as a checkpoint of 16 bits has them: the function of
+    `_DIGEST`.
+    """
     rounded = [
         values,
         *(values.astype(dtype) for dtype in (np.float16, ml_dtypes.bfloat16) if values.dtype.kind == "f"),
@@ -179,7 +179,9 @@ _SKIPPED = """        if path not in PYTORCH and template not in PYTORCH:
 _OTHERS = {
     "UNREAD": "Entries that the model does not read.",
     "TIED": "All names of the entries that have several.",
-    "FIXED": "Entries whose values are in the code, with digests of their numbers: as they are, and rounded to 16 bits.",
+    "FIXED": (
+        "Entries whose values are in the code, with digests of their numbers: as they are, and rounded to 16 bits."
+    ),
 }
 _DIFFERING = """        if any(not np.array_equal(array, array_of(entries[other]), equal_nan=True) for other in held[1:]):
             others.append(f"{' and '.join(f'`{other}`' for other in held)} are one tensor in this model, and differ")

@@ -4,8 +4,9 @@ A file has one input for each array: `past_0_key`, `past_0_value`, `past_1_key`,
 
     def __call__(self, input_ids: Array, past: list[tuple[Array, Array]]) -> tuple[Array, list[tuple[Array, Array]]]:
 
-Inputs are such a family if their names count the layers, and if as many outputs, side by side, are computed from them and have
-their shapes, but for one axis that may grow. The leaves of arguments and results stay the inputs and outputs of the file, in its order.
+Inputs are such a family if their names count the layers, and if as many outputs, side by side, are computed from them
+and have their shapes, but for one axis that may grow. The leaves of arguments and results stay the inputs and outputs
+of the file, in its order.
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ from jaxport.importer.names import identifier, unique
 from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Variable
-
-__all__ = ["Family", "State", "described", "of_file", "states_of"]
 
 _COUNTED = re.compile(r"(?<![^\W_])\d+(?![^\W_])")
 """A number that stands alone in a name: `past.0.key`, `past_0_key`, `past_key_0`, not `conv2d_key`."""
@@ -91,7 +90,9 @@ def states_of(recorded: RecordedProgram, taken: Collection[str] = ()) -> list[St
 
 
 def _family(names: Sequence[str], at: int, taken: set[str]) -> Family | None:
-    """Return the family that begins at a place; None if a single layer has a single one, or their names do not say what they are."""
+    """Return the family that begins at a place; None if a single layer has a single one, or their names do not say what
+    they are.
+    """
     first = _COUNTED.search(names[at])
     if first is None:
         return None
@@ -118,7 +119,9 @@ def _beginning(texts: Sequence[str]) -> str:
 
 
 def _affixes(names: Sequence[str], number: int | None = None) -> Iterator[tuple[str, str]]:
-    """Yield what is in front of the number of a layer and behind it, of the names of that layer, or the first, at the beginning."""
+    """Yield what is in front of the number of a layer and behind it, of the names of that layer, or the first, at the
+    beginning.
+    """
     for one in names:
         found = _COUNTED.search(one)
         if found is None or int(found[0]) != (int(found[0]) if number is None else number):
@@ -173,10 +176,12 @@ class _StateSearch:
         return None
 
     def _follows(self, past: Family, present: Family, is_named: bool) -> bool:
-        """Whether each output is what follows the input at its place, as their shapes and what they are computed from tell.
+        """Whether each output is what follows the input at its place, as their shapes and what they are computed from
+        tell.
 
-        A later layer depends on the caches of those before it, an earlier one on none behind it. Within a layer, keys depend on
-        keys alone; where they depend on all that the layer has, only the names of the outputs tell which is which.
+        A later layer depends on the caches of those before it, an earlier one on none behind it. Within a layer, keys
+        depend on keys alone; where they depend on all that the layer has, only the names of the outputs tell which is
+        which.
         """
         bit = lambda row, part: 1 << past.place(row, part)
         for row in range(past.rows):

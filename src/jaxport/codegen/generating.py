@@ -29,7 +29,8 @@ PROMPT, ADDED, ROWS = [1, 2, 3], 5, 64
 
 @dataclass(frozen=True)
 class Decoding:
-    """A step of a decoder that has the inputs and outputs which `jaxport.decoder_inputs` describes, in that order, and no others.
+    """A step of a decoder that has the inputs and outputs which `jaxport.decoder_inputs` describes, in that order, and
+    no others.
 
     A printed model takes the cache as one argument and returns it as one result.
 

@@ -18,14 +18,13 @@ from jaxport.codegen.families import Family, State
 from jaxport.codegen.writing.literals import name
 from jaxport.importer.names import unique
 
-__all__ = ["group"]
-
 Cell = tuple[int, int]
 """A row and a part of a family."""
 
 
 def group(definitions: Sequence[ast.stmt], root: str, states: Sequence[State], count: int) -> None:
-    """Make families one argument and one result of the model, and of the modules inside that take or return all of them, in place.
+    """Make families one argument and one result of the model, and of the modules inside that take or return all of
+    them, in place.
 
     Args:
       definitions: the classes and functions.
@@ -230,7 +229,9 @@ def _unpacked(grid: Sequence[Sequence[str]], family: Family) -> ast.stmt:
 
 
 def _run(elements: Sequence[ast.expr], family: Family, count: int) -> tuple[int, int] | None:
-    """Return which elements of a tuple are the family; None if a list has other results, too, or a part of the family."""
+    """Return which elements of a tuple are the family; None if a list has other results, too, or a part of the
+    family.
+    """
     starred = [at for at, element in enumerate(elements) if isinstance(element, ast.Starred)]
     if len(starred) > 1:
         return None
@@ -291,7 +292,9 @@ def _in_rows(listed: ast.expr, parts: int) -> ast.expr:
 
 
 def _assignment(method: ast.FunctionDef, names: Sequence[str]) -> tuple[ast.Tuple, ast.expr, int] | None:
-    """Return the targets that values are assigned to side by side, what is assigned, and where they begin; nothing else reads them."""
+    """Return the targets that values are assigned to side by side, what is assigned, and where they begin; nothing else
+    reads them.
+    """
     uses = Counter(node.id for node in ast.walk(method) if isinstance(node, ast.Name))
     for node in ast.walk(method):
         targets = node.targets[0] if isinstance(node, ast.Assign) else None

@@ -36,11 +36,10 @@ from jaxport.importer.names import unique
 from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["GENERIC", "ModuleSource", "is_generated_file", "model_arguments", "tensors_of", "to_modules"]
-
 _RESERVED = (
     "Array Any Path Iterator Mapping Table annotations self jax jnp lax nn nnx eqx random np re "
-    "load save flat INPUTS OUTPUTS filled named abstract is_tensor keys_from load_file save_file safe_open hashlib json TRAINED Frozen frozen is_trained"
+    "load save flat INPUTS OUTPUTS filled named abstract is_tensor keys_from load_file save_file safe_open hashlib "
+    "json TRAINED Frozen frozen is_trained"
 )
 GENERIC = re.compile(r"(?i)(main_?graph|graph|torch_?jit|model|main|jaxport|.*\d{4,})?")
 MARK = "imported from ONNX"
@@ -189,7 +188,9 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
 
 
 def _helpers(tree: Module) -> list[str]:
-    """Return the names of the helpers that the steps of a tree call, in nested functions, too: no variable may be called so."""
+    """Return the names of the helpers that the steps of a tree call, in nested functions, too: no variable may be
+    called so.
+    """
     steps = with_nested(part.step for module in tree.walk() for part in module.parts if isinstance(part, Op))
     return sorted({step.name.removeprefix("helper.") for step in steps if step.name.startswith("helper.")})
 

@@ -1,4 +1,5 @@
-"""Trees of any language, as far as the printer of modules looks into them: it walks and compares them, and replaces nodes.
+"""Trees of any language, as far as the printer of modules looks into them: it walks and compares them, and replaces
+nodes.
 
     Linear(32, 64), nn.relu(x)    and    Linear(64, 64), nn.gelu(x)
 
@@ -10,8 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from typing import ClassVar, Protocol, TypeGuard, TypeVar, cast
-
-__all__ = ["TreeNode", "TreeNumber", "key_of_trees", "key_without", "numbers_in", "replaced", "walk"]
 
 
 class TreeNode(Protocol):
@@ -71,7 +70,9 @@ def key_of_trees(trees: Iterable[TreeNode], said: Mapping[TreeNode, str] | None 
 
 
 def key_without(trees: Collection[TreeNode], others: Iterable[TreeNode], free: Collection[str]) -> Hashable:
-    """Return a key that trees share which are alike but for numbers, for `others`, and for which of the names `free` they use."""
+    """Return a key that trees share which are alike but for numbers, for `others`, and for which of the names `free`
+    they use.
+    """
     nodes = [*walk(trees)]
     said: dict[TreeNode, str] = dict.fromkeys(others, "other")
     said |= {node: "float" if isinstance(node.value, float) else "int" for node in nodes if _is_number(node)}

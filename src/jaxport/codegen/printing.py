@@ -26,8 +26,6 @@ from jaxport.importer.traced.read_sizes import elements_for
 from jaxport.importer.traced.recorded_program import record
 from jaxport.phases import phase
 
-__all__ = ["FRAMEWORKS", "printed"]
-
 AnySource = Source | ModuleSource | CrateSource
 """The source of a program, whatever it is printed for."""
 Sample = tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]
@@ -36,7 +34,10 @@ FRAMEWORKS = ("jax", *_DIALECTS, "burn")
 """The frameworks that source can be printed for; `"jax"` is one function, and `"burn"` a crate of Rust."""
 
 
-DRAWN = "random values are drawn by Burn, others than JAX's, so that no test compares results; dropout drops in training only"
+DRAWN = (
+    "random values are drawn by Burn, others than JAX's, so that no test compares results; dropout drops in "
+    "training only"
+)
 """What a crate says of random values."""
 
 
@@ -52,10 +53,11 @@ def printed(
 
     Args:
       program: the imported model.
-      inputs: for `jaxport.importer.traced.recorded_program.record`: sizes other than the declared ones, and values that decide shapes.
+      inputs: for `jaxport.importer.traced.recorded_program.record`: sizes other than the declared ones, and values that
+        decide shapes.
       framework: one of `FRAMEWORKS`.
-      sample: of the names of a crate's inputs, and of the values of those that decide sizes, returns inputs and outputs by name
-        for the crate's test; or None.
+      sample: of the names of a crate's inputs, and of the values of those that decide sizes, returns inputs and outputs
+        by name for the crate's test; or None.
       strict: whether guards that act on NaN alone stay.
 
     Raises:

@@ -31,15 +31,15 @@ from jaxport.importer.names import identifier, unique
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["PythonClasses"]
-
 FUNCTION = "Callable[[Array], Array]"
 """The type of an activation that is an argument."""
 
 
 @dataclass(eq=False)
 class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef, ast.expr, ast.stmt]):
-    """Makes the classes of a tree for a framework of Python; `functions` are the names of those that sequences call, by their text."""
+    """Makes the classes of a tree for a framework of Python; `functions` are the names of those that sequences call, by
+    their text.
+    """
 
     functions: dict[str, str] = field(default_factory=dict)
 
@@ -199,7 +199,9 @@ class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef, ast.expr, a
         return without_defaults(made_class)
 
     def _assigned(self, target: ast.Attribute, value: ast.expr, is_list: bool) -> ast.stmt:
-        """Return the assignment of an attribute; type checkers know a list of several classes by its annotation only."""
+        """Return the assignment of an attribute; type checkers know a list of several classes by its annotation
+        only.
+        """
         listed = next((node.elts for node in ast.walk(value) if isinstance(node, ast.List)), [])
         if not is_list or self.dialect.declared or len({ast.dump(_class_of(element)) for element in listed}) < 2:
             return ast.Assign([target], value, lineno=0)
@@ -242,7 +244,8 @@ def _returned_names(method: ast.stmt) -> tuple[str, ...]:
 
 
 def _name_of(node: ast.expr) -> str:
-    """Return the name that a value has, or that the part of the module has that computes it; empty for others and for `x`.
+    """Return the name that a value has, or that the part of the module has that computes it; empty for others and for
+    `x`.
 
     >>> [_name_of(ast.parse(text, mode="eval").body) for text in ("key_2", "self.norm(x)", "x", "a + b")]
     ['key', 'norm', '', '']

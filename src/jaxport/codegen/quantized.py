@@ -1,4 +1,5 @@
-"""The constructors of layers that compute with integers of few bits, which no framework has: each has classes of its own.
+"""The constructors of layers that compute with integers of few bits, which no framework has: each has classes of its
+own.
 
 a convolution of 3 to 16 channels whose kernel is stored in uint8
 →   QuantizedConv(3, 16, (3, 3), padding=1, dtype=jnp.uint8, rngs=rngs)
@@ -13,8 +14,6 @@ from functools import partial
 from jaxport.codegen.tree import Layer
 from jaxport.codegen.writing.dialect import constant, for_all_axes, keywords, sized
 from jaxport.codegen.writing.literals import attribute, call, name
-
-__all__ = ["quantized"]
 
 DEFAULTS = {"strides": 1, "kernel_dilation": 1, "feature_group_count": 1, "use_bias": True, "zero_points": False}
 SIZES = {

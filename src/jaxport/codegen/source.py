@@ -30,8 +30,6 @@ from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.namespaces import HELPERS
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["Source", "noted", "summary", "to_source"]
-
 _RESERVED = "params CONSTANTS Outputs Array NamedTuple Path load_file load_params jax jnp lax nn random np annotations"
 
 
@@ -39,8 +37,8 @@ _RESERVED = "params CONSTANTS Outputs Array NamedTuple Path load_file load_param
 class Source:
     """A module's code and the tensors that it loads.
 
-    The code reads them from `model.safetensors`; the code that `save` writes names the file that it has written. `notes` are
-    what holds for this source only: what sizes have to be, and which inputs became constants.
+    The code reads them from `model.safetensors`; the code that `save` writes names the file that it has written.
+    `notes` are what holds for this source only: what sizes have to be, and which inputs became constants.
     """
 
     code: str
@@ -53,8 +51,8 @@ class Source:
     def save(self, folder: str | os.PathLike[str], stem: str = "model") -> Path:
         """Write `model.py` and the tensors beside it, and return the path of the module.
 
-        The file of the tensors is called `model.py.<digest of its content>.safetensors`; the module is replaced after it
-        is there, so that the two always belong together.
+        The file of the tensors is called `model.py.<digest of its content>.safetensors`; the module is replaced after
+        it is there, so that the two always belong together.
 
         Raises:
           SaveError: a file cannot be written; earlier files are unchanged.
@@ -211,6 +209,7 @@ def _imports(body: str) -> str:
 
 
 def bind_argument(printer: Printer, tree: object, expression: ast.expr) -> None:
+    """Name the values in a tree of arguments by the expression that an argument is."""
     if isinstance(tree, Variable):
         printer.names.expressions[tree] = expression
     elif isinstance(tree, list | tuple):

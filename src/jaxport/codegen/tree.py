@@ -1,8 +1,8 @@
 """A model as a tree that knows no target: modules, the layers and operators inside them, calls and loops.
 
-Values are variables with a shape and a dtype. A recognised layer is a `Layer`, which its kind, its options and its weights
-define, so that each printer has a table of kinds. All else is an `Op`: an operator after folding, with its known operands,
-and the recorded calls that compute it in JAX, which the printers of Python write down.
+Values are variables with a shape and a dtype. A recognised layer is a `Layer`, which its kind, its options and its
+weights define, so that each printer has a table of kinds. All else is an `Op`: an operator after folding, with its
+known operands, and the recorded calls that compute it in JAX, which the printers of Python write down.
 """
 
 from __future__ import annotations
@@ -15,22 +15,6 @@ import numpy as np
 
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs import Parameters
-
-__all__ = [
-    "Call",
-    "Item",
-    "Layer",
-    "Leaf",
-    "Loop",
-    "Module",
-    "Op",
-    "Option",
-    "Tie",
-    "Weight",
-    "makers_of",
-    "present",
-    "readers_of",
-]
 
 Option: TypeAlias = "bool | int | float | str | tuple[Option, ...] | None"
 """What the constructor of a layer is called with."""
@@ -49,8 +33,8 @@ class Weight:
       axes: the order of the axes that the file's tensor has here; None if more than their order differs.
       part: where its elements begin and end in the vector of the file; None if it has all of them.
       origin: its name in the file, if that is another one.
-      pieces: the tensors that it is made of, for targets that keep these: the gates of a cell, those for the input first,
-        or the matrix of a projection without an axis of heads.
+      pieces: the tensors that it is made of, for targets that keep these: the gates of a cell, those for the input
+        first, or the matrix of a projection without an axis of heads.
     """
 
     name: str
@@ -112,13 +96,13 @@ class Layer:
 
     Attributes:
       kind: `Linear`, `QuantizedLinear`, `QuantizedConv`, `DynamicQuantizedLinear`, `QuantizedEmbed`,
-        `FakeQuantize`, `GroupedLinear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`, `GroupNorm`,
-        `LSTM`, `GatewiseLSTM`, `GRU`, `RNN`, `Dropout` or `MultiHeadAttention`.
-      config: its options, sizes included; `keywords` are the names of the last inputs, `is_causal` says what a mask is, and
-        `in_single` that a normalization of a narrower type computes in single precision.
+        `FakeQuantize`, `GroupedLinear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`,
+        `GroupNorm`, `LSTM`, `GatewiseLSTM`, `GRU`, `RNN`, `Dropout` or `MultiHeadAttention`.
+      config: its options, sizes included; `keywords` are the names of the last inputs, `is_causal` says what a mask is,
+        and `in_single` that a normalization of a narrower type computes in single precision.
       weights: its tensors by their role: `kernel` (inputs before outputs), `bias`, `scale`, `embedding`, `mean`, `var`;
-        calls of one layer have the same mapping. Those of an attention are by projection, `query_kernel`, with an axis of
-        heads.
+        calls of one layer have the same mapping. Those of an attention are by projection, `query_kernel`, with an axis
+        of heads.
       inputs: the value that it is applied to; of a cell, the sequence and the first carry.
       outputs: its result; of a cell, those of the scan.
       label: its path below the module around it.
@@ -162,8 +146,8 @@ class Loop:
     Attributes:
       calls: the calls, in order.
       carried: which inputs of a call are results of the one before: positions of inputs by those of outputs.
-      rows: the inputs that each call has of its own, by position: the value of each call, or the array whose parts along
-        the first axis they are.
+      rows: the inputs that each call has of its own, by position: the value of each call, or the array whose parts
+        along the first axis they are.
       collected: the positions of the outputs of which others than the next call read those of each call.
     """
 
@@ -248,7 +232,9 @@ class Module:
         yield from (part for part in self.parts if isinstance(part, Call))
 
     def changed(self, change: Callable[[Module], Module]) -> Module:
-        """Return what a function makes of this module, whose calls are of what it makes of the modules inside, each once."""
+        """Return what a function makes of this module, whose calls are of what it makes of the modules inside, each
+        once.
+        """
         done: dict[Module, Module] = {}
 
         def visited(module: Module) -> Module:

@@ -126,9 +126,9 @@ def to_onnx(
       fn: a function, a Flax NNX module, a bound or partial `apply` of a Flax Linen module, an Equinox module, …
       inputs: one specification per positional argument: a tuple of sizes and names is a shape of the default float
         (`("B", 224, 224, 3)`), anything else a pytree of `jax.ShapeDtypeStruct` and arrays, or of such shapes. Dims are
-        integers, names, or expressions of names such as `"2*B + 1"`; None is an open size that gets a name (`batch` if it
-        comes first, else `size_1`, …). The model's inputs have the dtypes that are declared here, including 64-bit ones
-        that JAX narrows; a bare shape of an input of an imported model has the dtype that the model declares.
+        integers, names, or expressions of names such as `"2*B + 1"`; None is an open size that gets a name (`batch` if
+        it comes first, else `size_1`, …). The model's inputs have the dtypes that are declared here, including 64-bit
+        ones that JAX narrows; a bare shape of an input of an imported model has the dtype that the model declares.
       input_params: keyword arguments that become inputs of the graph, each given by a specification or a value.
         `bool` stands for a Python flag that the model takes at run time (`{"deterministic": bool}`).
       static_params: keyword arguments that are baked in.
@@ -137,8 +137,8 @@ def to_onnx(
       inputs_as_nchw: positions of inputs of rank 4 that are NHWC in JAX and become NCHW in the model.
       outputs_as_nchw: the same for outputs.
       double_precision: trace with 64-bit types; bare shapes are float64 then.
-      opset: the version of the default operator domain. By default the model is built from the operators of the target's
-        opset, and written in the lowest opset, 18 or newer, in which they mean the same.
+      opset: the version of the default operator domain. By default the model is built from the operators of the
+        target's opset, and written in the lowest opset, 18 or newer, in which they mean the same.
       target: where the model will run: "onnx" (any runtime that implements the standard), "portable" (ONNX Runtime 1.17
         or newer, opset 18), "web", "openvino", "onnxruntime", "genai" (a decoder step: see `jaxport.decoder_inputs`),
         or a `jaxport.Target`. Operators that cannot run there are refused.
@@ -148,8 +148,8 @@ def to_onnx(
         mapping chooses a precision for the modules that queries match: `{"//Linear": "int4", "//head": "float32"}`.
       calibration: for "int8", some representative batches: each is the positional argument of the function, or a
         tuple of several; `jaxport.Calibration(batches, method="percentile")` leaves outliers out of the ranges.
-      io: the dtype of the inputs and outputs that are floats. "float16" or "bfloat16", with that precision, replaces float32,
-        which they keep by default; "float32" replaces 16-bit floats of the function.
+      io: the dtype of the inputs and outputs that are floats. "float16" or "bfloat16", with that precision, replaces
+        float32, which they keep by default; "float32" replaces 16-bit floats of the function.
       fold: what is computed in advance. "constants" keeps the parameters and statistics of the model, with their
         paths, and writes computations on them as nodes, which runtimes compute once, while loading. "weights" also
         folds these computations: the graph is smaller, but `from_onnx` cannot recover the parameters (two scales may
@@ -161,8 +161,9 @@ def to_onnx(
       functions: the blocks to export as ONNX functions: a qualified name, a class, a predicate on blocks, or several.
       constraints: constraints on the symbols (`"T >= 2"`), as `jax.export.symbolic_shape` takes them; None is none.
       nonfinite: how NaN and infinities are treated where operators differ from JAX: "runtime", as the runtime's kernels
-        do in max pooling and recurrent layers, and as JAX does elsewhere; "exact", as JAX does, signs of zeros included,
-        which takes several more operators, or a loop; "ignore" promises that nothing is NaN, and leaves out what only
+        do in max pooling and recurrent layers, and as JAX does elsewhere; "exact", as JAX does, signs of zeros
+        included, which takes several more operators, or a loop; "ignore" promises that nothing is NaN, and leaves out
+        what only
         NaN needs: the `max`, `argmax`, `sort` or `top_k` of floats is one operator or two.
       checks: how to treat checks that raise Python errors while the program runs (`eqx.error_if`, which lineax and
         diffrax call). An ONNX model cannot raise errors, and checks compute nothing: "discard" leaves them out, and
@@ -254,7 +255,8 @@ class Options:
       choice: the precision, None for that of the trace.
       single: whether inputs and outputs of 16-bit floats become float32.
       input_names, output_names: the user's names of the ports, None for those of the arguments and results.
-      inputs_as_nchw, outputs_as_nchw: the positions of images whose channels come second in the model, but last in the function.
+      inputs_as_nchw, outputs_as_nchw: the positions of images whose channels come second in the model, but last in the
+        function.
       fold: what is computed while exporting: what depends on constants alone, or on weights, too.
       weights: whether weights are stored in the model, or are inputs.
       state: what becomes of the state that a call changes.
@@ -321,7 +323,8 @@ def _finished(traced: Traced, options: Options) -> Exported:
 def _target_that_can(traced: Traced, options: Options, exported: Exported | None) -> Target | None:
     """Return the nearest target that can run what another one cannot; None if there is none, or none was asked for.
 
-    It can run the finished model; where a rule refused, and there is none, the model for the target that has everything.
+    It can run the finished model; where a rule refused, and there is none, the model for the target that has
+    everything.
     """
     larger = list(targets.larger(options.target))
     if exported is None and larger:
@@ -385,7 +388,9 @@ def _export(traced: Traced, options: Options) -> Exported:
 
 
 def _describe(model: ir.Model, fn: PythonFunction) -> None:
-    """Write what an imported program says of itself into the model that is made of it; jaxport's own entries are of another model."""
+    """Write what an imported program says of itself into the model that is made of it; jaxport's own entries are of
+    another model.
+    """
     said = getattr(fn, "metadata", None) if hasattr(fn, "to_source") else None
     if isinstance(said, dict):
         said = {key: text for key, text in said.items() if not key.startswith("jaxport.")}

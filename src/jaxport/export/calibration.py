@@ -164,8 +164,8 @@ class Histogram(Extremes):
     def entropy(self) -> Range:
         """Return the range around zero in which `LEVELS` levels preserve the distribution best.
 
-        Elements outside are counted in the first and the last bin. The nonempty bins of a level share its count equally.
-        The range minimizes the Kullback-Leibler divergence from the observed distribution.
+        Elements outside are counted in the first and the last bin. The nonempty bins of a level share its count
+        equally. The range minimizes the Kullback-Leibler divergence from the observed distribution.
         """
         if not self.counts.any():
             return self.least, self.greatest

@@ -14,17 +14,6 @@ from jaxport.jaxprs import Jaxpr
 from jaxport.jaxprs.walk import equations_within
 from jaxport.mox.programs.names import near
 
-__all__ = [
-    "Checks",
-    "Fold",
-    "Nonfinite",
-    "Weights",
-    "check_choices",
-    "check_rules",
-    "knows_other_exporters",
-    "weight_selector",
-]
-
 Nonfinite = Literal["runtime", "exact", "ignore"]
 Fold = Literal["constants", "weights"]
 Checks = Literal["discard", "refuse"]

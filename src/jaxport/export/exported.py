@@ -232,7 +232,9 @@ class Exported(ExportedModel):
         return {port.name: port.to_model(leaf, self.x64) for port, leaf in zip(self._ports, arrays, strict=True)}
 
     def unflatten(self, results: Sequence[np.ndarray]) -> Any:
-        """Return outputs of the model as the JAX function returns them, with the new state if it is among the outputs."""
+        """Return outputs of the model as the JAX function returns them, with the new state if it is among the
+        outputs.
+        """
         traced = self.traced
         values = [port.to_jax(result) for port, result in zip(self.outputs, results, strict=True)]
         count = traced.out_tree.num_leaves - len(traced.static_outputs)
@@ -286,11 +288,14 @@ class Exported(ExportedModel):
             "an export cannot be pickled",
             where=f"`{self.model.graph.name}`",
             why="it holds the JAX function that it was exported from",
-            instead="`exported.save(path)`, and `jaxport.from_onnx(path)` in the other process; or pickle what that returns",
+            instead="`exported.save(path)`, and `jaxport.from_onnx(path)` in the other process; or pickle what that "
+            "returns",
         )
 
     def inlined(self) -> Exported:
-        """Return the same export without ONNX functions: calls are replaced by their bodies, without copying weights."""
+        """Return the same export without ONNX functions: calls are replaced by their bodies, without copying
+        weights.
+        """
         copy = self.model.clone()  # which shares the weights
         inlining(copy)
         return replace(self, model=copy)

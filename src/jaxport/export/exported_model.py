@@ -1,4 +1,6 @@
-"""An exported model as what verifies it sees it; `jaxport.export.exported.Exported` has methods that save, run and verify it."""
+"""An exported model as what verifies it sees it; `jaxport.export.exported.Exported` has methods that save, run and
+verify it.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from jaxport.export.emit.places import Record
     from jaxport.export.functions import FunctionCall
     from jaxport.export.passes import PassReport
-
-__all__ = ["ExportedModel"]
 
 
 @dataclass(eq=False, repr=False)

@@ -105,7 +105,8 @@ def _reason(error: Exception, trial: _Trial, fn: PythonFunction, inputs: Inputs)
         needed = [f"`{paths[int(index)]}`" for index in dict.fromkeys(re.findall(r"\binputs\[(\d+)\]", str(error)))]
         of_inputs = f"; it depends on the input{'s' * (len(needed) > 1)} {' and '.join(needed)}" if needed else ""
         return f"{message.splitlines()[0].rstrip('.:')}{of_inputs}", (
-            "a trace knows shapes and dtypes, not values: choose with `jnp.where` or `jax.lax.cond`, bake the argument in "
+            "a trace knows shapes and dtypes, not values: choose with `jnp.where` or `jax.lax.cond`, bake the "
+            "argument in "
             "(`static_params`), or declare a flag as `bool` (`input_params={'deterministic': bool}`)"
         )
     call = _unbound(fn, inputs)

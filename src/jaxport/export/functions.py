@@ -287,7 +287,9 @@ class FunctionBuilder:
                 )
 
     def attach(self, model: ir.Model, opset: int, domains: Mapping[str, int]) -> None:
-        """Add the functions to a model, and the domains that they and their callers import, in these versions or the first."""
+        """Add the functions to a model, and the domains that they and their callers import, in these versions or the
+        first.
+        """
         for function in self.functions.values():
             model.functions[function.identifier()] = function
             model.graph.opset_imports.setdefault(function.domain, 1)  # runtimes inline nested calls into the graph

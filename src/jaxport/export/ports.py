@@ -1,9 +1,10 @@
 """The border of a model: how an argument or a result of the JAX function is stored in the model.
 
 Most arrays are stored unchanged. Six kinds are not: an input declared with 64 bits, which JAX narrows, keeps them in
-the model; floats of 16 bits may be float32 in the model (`to_onnx(io="float32")`); an image may be NHWC in JAX and NCHW in the model; a complex array is stored as a float array with a trailing
-axis of two, the real and the imaginary part; an array of PRNG keys as the uint32 array of their data
-(`jax.random.key_data`); and the derivative of an integer (`float0`), which has no values, as booleans.
+the model; floats of 16 bits may be float32 in the model (`to_onnx(io="float32")`); an image may be NHWC in JAX and NCHW
+in the model; a complex array is stored as a float array with a trailing axis of two, the real and the imaginary part;
+an array of PRNG keys as the uint32 array of their data (`jax.random.key_data`); and the derivative of an integer
+(`float0`), which has no values, as booleans.
 """
 
 from __future__ import annotations

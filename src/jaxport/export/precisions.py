@@ -43,8 +43,8 @@ class Choice:
       precision: the precision; for several queries, one that joins all names and has the largest tolerance.
       calibration: the batches on which the ranges of "int8" are observed, and how.
       border: whether inputs and outputs are converted to 16 bits as well.
-      queries: pairs of a query of blocks and the precision of the blocks that it selects, None for float32; if two overlap,
-        the later one applies. Empty if `precision` is that of the whole model.
+      queries: pairs of a query of blocks and the precision of the blocks that it selects, None for float32; if two
+        overlap, the later one applies. Empty if `precision` is that of the whole model.
     """
 
     precision: Precision
@@ -221,8 +221,8 @@ def _chosen(exported: Exported, queries: Iterable[tuple[str, Precision | None]])
 
     Args:
       exported: the model, with what was traced.
-      queries: pairs of an XPath expression, or a path, and the precision of the blocks that it selects and everything inside
-        them. If two overlap, the later one applies.
+      queries: pairs of an XPath expression, or a path, and the precision of the blocks that it selects and everything
+        inside them. If two overlap, the later one applies.
 
     Raises:
       QueryError: a query is malformed, or names something that does not exist.
@@ -270,17 +270,19 @@ def _rewriting(
 
 
 MARGIN = 5.0
-"""The ratio of the largest tolerated error, relative to the largest element, to the root mean square error. Of linear outputs
-it is below 2, because their largest element is three times their root mean square; of saturated ones, as after a tanh, 4.5."""
+"""The ratio of the largest tolerated error, relative to the largest element, to the root mean square error. Of linear
+outputs it is below 2, because their largest element is three times their root mean square; of saturated ones, as after
+a tanh, 4.5."""
 OPERAND = 0.01
 """The error of a product with 4-bit weights if the runtime rounds the other operand to 8 bits, as ONNX Runtime may."""
 
 
 def _of_weights(model: ir.Model, most: float) -> float:
-    """Return the tolerance that the rounding of weights to 4 bits justifies, at most `most`; `most` if no weight is rounded.
+    """Return the tolerance that the rounding of weights to 4 bits justifies, at most `most`; `most` if no weight is
+    rounded.
 
-    The errors of consecutive products are independent, so their squares add up along a path. A loop may run any number of
-    times, so a model with 4-bit weights in a loop has the largest tolerance.
+    The errors of consecutive products are independent, so their squares add up along a path. A loop may run any number
+    of times, so a model with 4-bit weights in a loop has the largest tolerance.
     """
     if any(ROUNDING in node.metadata_props for graph in subgraphs(model.graph) for node in graph):
         return most

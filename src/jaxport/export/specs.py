@@ -26,6 +26,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.export import ports
 from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, dims
 from jaxport.jaxprs.dim_text import FUNCTIONS, symbols
+from jaxport.sizes.sums import only_name
 
 BATCH = "batch"
 """The name of a first dim that is None: such dims are one, as in Keras."""
@@ -147,7 +148,8 @@ class SpecReader:
                 raise InvalidArgument(
                     f"the constraint {constraint!r} is on `{unknown[0]}`, which no input has",
                     where="`constraints`",
-                    why=f"the sizes are named {', '.join(f'`{name}`' for name in sorted(known - FUNCTIONS)) or 'nothing'}",
+                    why="the sizes are named "
+                    + (", ".join(f"`{name}`" for name in sorted(known - FUNCTIONS)) or "nothing"),
                     instead="name the size in `inputs`, or leave the constraint out",
                 )
 
@@ -354,7 +356,9 @@ def _misread(spec: Any) -> str:
 
 
 def _notation(shape: Sequence[Dim], dtype: Any) -> str:
-    """Return the notation of a shape with a dtype; open sizes have names, since newer releases of JAX refuse None in it."""
+    """Return the notation of a shape with a dtype; open sizes have names, since newer releases of JAX refuse None in
+    it.
+    """
     named = tuple((BATCH if axis == 0 else f"size_{axis}") if d is None else d for axis, d in enumerate(shape))
     return f'jax.ShapeDtypeStruct({named!r}, "{dtype if isinstance(dtype, str) else np.dtype(dtype).name}")'
 
@@ -395,7 +399,7 @@ def sizes_of(shapes: Mapping[str, Sequence[Dim]], arrays: Mapping[str, Array]) -
                 instead=f"pass an array of rank {len(shape)}",
             )
         for axis, (dim, size) in enumerate(zip(shape, actual, strict=True)):
-            form = None if dims.is_static(dim) else dims.solve_linear(dim)
+            form = only_name(str(dim))
             if form is None:
                 continue
             symbol, scale, offset = form
@@ -418,7 +422,8 @@ def sizes_of(shapes: Mapping[str, Sequence[Dim]], arrays: Mapping[str, Array]) -
     for text in dims.constraints_of(symbolic[0]) if symbolic else ():
         if dims.is_broken(text, sizes):
             raise InvalidArgument(
-                f"the sizes {', '.join(f'{name}={size}' for name, size in sizes.items())} break the constraint `{text}`",
+                f"the sizes {', '.join(f'{name}={size}' for name, size in sizes.items())} break the constraint "
+                f"`{text}`",
                 why="the function was exported for sizes that it holds for",
                 instead="pass arrays of such sizes",
             )

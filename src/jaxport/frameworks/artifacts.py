@@ -10,8 +10,6 @@ import jax
 from jaxport.blocks.callables.framework import Framework, Leaf
 from jaxport.jaxprs import Module, PythonFunction
 
-__all__ = ["framework"]
-
 
 class Artifacts(Framework[jax.export.Exported]):
     """`jax.export`."""

@@ -18,8 +18,6 @@ from jaxport.blocks.marking.targets import subclasses
 from jaxport.jaxprs import Module, PythonFunction
 from jaxport.jaxprs.identity import IdentitySet
 
-__all__ = ["framework"]
-
 
 class Equinox(Framework[equinox.Module]):
     """`equinox`."""

@@ -15,8 +15,6 @@ from jaxport.blocks.callables.values import is_array
 from jaxport.blocks.marking.targets import BOUNDARY
 from jaxport.jaxprs import source_info_util
 
-__all__ = ["framework"]
-
 source_info_util.register_exclusion(__file__)
 
 

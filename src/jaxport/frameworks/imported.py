@@ -14,8 +14,6 @@ from jaxport.importer.modules import NodeModule
 from jaxport.importer.program import Program
 from jaxport.jaxprs import Module, Parameters, PythonFunction
 
-__all__ = ["framework"]
-
 
 class Imported(Framework[Program | NodeModule]):
     """`jaxport.importer`: the program itself opens and closes its blocks (see `jaxport.importer.segments`)."""

@@ -18,8 +18,6 @@ from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Module
 from jaxport.jaxprs.identity import IdentitySet
 
-__all__ = ["framework"]
-
 
 class _Scope(keras.StatelessScope):
     """A scope that knows the variables that were assigned to."""

@@ -17,8 +17,6 @@ from jaxport.blocks.callables.values import is_array
 from jaxport.blocks.marking.targets import BOUNDARY
 from jaxport.jaxprs import Parameters, source_info_util
 
-__all__ = ["framework"]
-
 source_info_util.register_exclusion(__file__)
 
 # Methods that Linen itself calls around the user's own.

@@ -21,8 +21,6 @@ from jaxport.blocks.marking.targets import public_methods, subclasses
 from jaxport.jaxprs import Module
 from jaxport.jaxprs.identity import IdentitySet
 
-__all__ = ["framework"]
-
 
 class Nnx(Framework[nnx.Module]):
     """`flax.nnx`."""

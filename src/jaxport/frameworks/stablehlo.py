@@ -13,8 +13,6 @@ from jaxport.importer.modules import NodeModule
 from jaxport.jaxprs import Module, Parameters, PythonFunction
 from jaxport.stablehlo.program import HloProgram
 
-__all__ = ["framework"]
-
 
 class CompiledPrograms(Framework[HloProgram | NodeModule]):
     """`jaxport.stablehlo`: the program itself opens and closes the blocks of its scopes."""

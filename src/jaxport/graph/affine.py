@@ -7,32 +7,31 @@ it says which keys a query sees, however the graph spells it: by casts, shifts, 
 >>> node = ir.node("Shape", [x], {"start": 0, "end": 1})
 >>> node.outputs[0].shape, node.outputs[0].dtype = ir.Shape([1]), ir.DataType.INT64
 >>> past = affine(look(node.outputs[0], [None]))
->>> past == size("T") - size("S"), str(past)
+>>> past == size_sum("T") - size_sum("S"), str(past)
 (True, 'T - S')
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
 import operator
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.errors import InvalidArgument
 from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, size_in, source
 from jaxport.graph.matching import Axis, Seen, look
-from jaxport.jaxprs import dim_text
 from jaxport.onnx_facts import ARITHMETIC, CHOICES, COMPARISONS, SIGN_CHANGES
+from jaxport.sizes.conditions import is_at_least
+from jaxport.sizes.sums import Key, SizeSum, size_sum
 
 _INTEGERS = frozenset({ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.INT16, ir.DataType.INT8})
 
 _ORDERED = COMPARISONS - {"Equal"}
 _COMPARE = {
-    "Equal": operator.eq, "Greater": operator.gt, "GreaterOrEqual": operator.ge, "Less": operator.lt, "LessOrEqual": operator.le,
+    "Equal": operator.eq, "Greater": operator.gt, "GreaterOrEqual": operator.ge, "Less": operator.lt,
+    "LessOrEqual": operator.le,
 }  # fmt: skip
 
 
@@ -43,157 +42,60 @@ class Position:
     axis: Axis
 
 
-@dataclass(frozen=True)
-class Affine:
-    """A sum of integers with whole factors.
-
-    Attributes:
-      terms: the factor of each size (its text), position and other value (as seen); none is zero.
-      number: the number that is added.
-    """
-
-    terms: Mapping[Hashable, int]
-    number: int = 0
-
-    def __hash__(self) -> int:
-        return hash((frozenset(self.terms.items()), self.number))
-
-    def __add__(self, other: Affine | int) -> Affine:
-        if isinstance(other, int):
-            return Affine(self.terms, self.number + other)
-        terms = {key: self.factor(key) + other.factor(key) for key in (*self.terms, *other.terms)}
-        return Affine({key: factor for key, factor in terms.items() if factor}, self.number + other.number)
-
-    def __mul__(self, factor: int) -> Affine:
-        return Affine({key: own * factor for key, own in self.terms.items() if factor}, self.number * factor)
-
-    def __sub__(self, other: Affine | int) -> Affine:
-        return self + other * -1
-
-    def __str__(self) -> str:
-        parts = [*((factor, str(key)) for key, factor in self.terms.items()), (self.number, "1")]
-        texts = [
-            f"{'-' if factor < 0 else '+'} {abs(factor) if key == '1' else key if abs(factor) == 1 else f'{abs(factor)}*{key}'}"
-            for factor, key in parts
-            if factor
-        ]
-        return " ".join(texts).removeprefix("+ ") or "0"
-
-    def factor(self, key: Hashable) -> int:
-        """Return the factor of a size, a position or a value."""
-        return self.terms.get(key, 0)
-
-    def without(self, *keys: Hashable) -> Affine:
-        """Return the sum of the other terms."""
-        return Affine({key: factor for key, factor in self.terms.items() if key not in keys}, self.number)
-
-    @property
-    def values(self) -> list[Seen]:
-        """The terms that are neither sizes nor positions."""
-        return [key for key in self.terms if isinstance(key, Seen)]
+def _is_size(key: Key) -> bool:
+    """Whether a term is neither a position nor another value."""
+    return not isinstance(key, Position | Seen)
 
 
-def size(dim: Dim) -> Affine:
-    """Return a dim as a sum; a part that is not linear is one term, named by its text.
-
-    >>> str(size("2*B + floordiv(T, 2) - 1"))
-    '2*B + floordiv(T, 2) - 1'
-    """
-    if isinstance(dim, int):
-        return Affine({}, dim)
-    text = str(dim)
-    try:
-        return _read(text)
-    except InvalidArgument:  # a dim of a file that is only a name
-        return Affine({text: 1})
-
-
-@functools.lru_cache(maxsize=4096)
-def _read(text: str) -> Affine:
-    return _linear(dim_text.parse(text))
-
-
-def _linear(expression: dim_text.Expression) -> Affine:
-    match expression.form:
-        case "number":
-            return Affine({}, expression.value)
-        case "name":
-            return Affine({expression.name: 1})
-        case "neg":
-            return _linear(expression.parts[0]) * -1
-        case "+" | "-" as sign:
-            left, right = map(_linear, expression.parts)
-            return left + right if sign == "+" else left - right
-        case "*":
-            left, right = map(_linear, expression.parts)
-            if not left.terms or not right.terms:
-                return right * left.number if not left.terms else left * right.number
-    return Affine({_text(expression): 1})
-
-
-def _text(expression: dim_text.Expression) -> str:
-    match expression.form:
-        case "number":
-            return str(expression.value)
-        case "name":
-            return expression.name
-        case "neg":
-            return f"-{_text(expression.parts[0])}"
-        case "+" | "-" | "*" | "^" as sign:
-            return f"({f' {sign} '.join(map(_text, expression.parts))})"
-        case name:
-            return f"{name}({', '.join(map(_text, expression.parts))})"
+def values_in(sum_: SizeSum) -> list[Seen]:
+    """Return the terms of a sum that are neither sizes nor positions."""
+    return [key for key in sum_.terms if isinstance(key, Seen)]
 
 
 @dataclass(frozen=True)
 class Known:
     """What is known of sizes: the sums that are not negative, such as the sizes of the inputs of a graph.
 
-    >>> known = Known((size("T") - size("S"),))
-    >>> known.is_positive_or_zero(size("T") - size("S") + 2), known.is_positive_or_zero(size("S") - size("T"))
+    >>> known = Known((size_sum("T") - size_sum("S"),))
+    >>> (
+    ...     known.is_positive_or_zero(size_sum("T") - size_sum("S") + 2),
+    ...     known.is_positive_or_zero(size_sum("S") - size_sum("T")),
+    ... )
     (True, False)
     """
 
-    sums: tuple[Affine, ...] = ()
+    sums: tuple[SizeSum, ...] = ()
 
     @classmethod
-    def of(cls, graph: ir.Graph, sums: Iterable[Affine] = ()) -> Known:
+    def of(cls, graph: ir.Graph, sums: Iterable[SizeSum] = ()) -> Known:
         """Return what the inputs of a graph tell: their sizes are not negative."""
         dims = {dim for value in graph.inputs for dim in dims_of(value) or () if isinstance(dim, str)}
-        return cls((*(size(dim) for dim in sorted(dims)), *sums))
+        return cls((*(size_sum(dim) for dim in sorted(dims)), *sums))
 
-    def is_positive_or_zero(self, sum_: Affine) -> bool:
+    def is_positive_or_zero(self, sum_: SizeSum) -> bool:
         """Whether a sum of sizes is known not to be negative; sizes with a name alone are at least 1."""
-        if not all(isinstance(key, str) for key in sum_.terms):
-            return False
-        useful = [one for one in self.sums if len(one.terms) > 1]
-        few = [(), *((one,) for one in useful), *itertools.combinations_with_replacement(useful, 2)]
-        return any(_is_plain(functools.reduce(Affine.__sub__, removed, sum_)) for removed in few)
+        return all(map(_is_size, sum_.terms)) and is_at_least(sum_, given=self.sums)
 
-    def is_at_least(self, sum_: Affine, sizes: Mapping[Axis, Dim]) -> bool:
+    def is_at_least(self, sum_: SizeSum, sizes: Mapping[Axis, Dim]) -> bool:
         """Whether a sum is known not to be negative, for all positions along axes of these sizes."""
         for key, factor in sum_.terms.items():
             if isinstance(key, Position):
                 if key.axis not in sizes:
                     return False
-                last = size(sizes[key.axis]) - 1
+                last = size_sum(sizes[key.axis]) - 1
                 sum_ = sum_.without(key) + (last * factor if factor < 0 else 0)
         return self.is_positive_or_zero(sum_)
-
-
-def _is_plain(sum_: Affine) -> bool:
-    return all(factor > 0 for factor in sum_.terms.values()) and sum_.number + sum(sum_.terms.values()) >= 0
 
 
 NOTHING = Known()
 
 
-def affine(seen: Seen, known: Known = NOTHING) -> Affine:
+def affine(seen: Seen, known: Known = NOTHING) -> SizeSum:
     """Return an integer of a graph as a sum; what is not understood is a term of its own."""
-    return _affine(seen, known) or Affine({seen: 1})
+    return _affine(seen, known) or SizeSum({seen: 1})
 
 
-def _affine(seen: Seen, known: Known) -> Affine | None:
+def _affine(seen: Seen, known: Known) -> SizeSum | None:
     value = seen.value
     if value.dtype not in _INTEGERS:
         return None
@@ -201,7 +103,7 @@ def _affine(seen: Seen, known: Known) -> Affine | None:
     if array is not None:
         return _constant(array, seen.axes)
     if text is not None:
-        return size(text)
+        return size_sum(text)
     node = value.producer()
     if node is None or node.domain:
         return None
@@ -212,12 +114,12 @@ def _affine(seen: Seen, known: Known) -> Affine | None:
         case "Shape":
             dims = dims_of(node.inputs[0])
             along = range(len(dims or ()))[slice(integer(node, "start", 0), integer(node, "end", len(dims or ())))]
-            return size(dims[along[0]]) if dims is not None and len(along) == 1 else None
+            return size_sum(dims[along[0]]) if dims is not None and len(along) == 1 else None
         case "Gather":
             return _gathered_size(node)
         case "Range":
             start, _, step = (look(source(node, place), ()) for place in range(3))
-            return affine(start, known) + Affine({Position(seen.axes[0]): 1}) if step.scalar == 1 else None
+            return affine(start, known) + SizeSum({Position(seen.axes[0]): 1}) if step.scalar == 1 else None
     if node.op_type in CHOICES:
         return _chosen(seen, known)
     operands = seen.operands(*ARITHMETIC, *SIGN_CHANGES)
@@ -236,29 +138,29 @@ def _affine(seen: Seen, known: Known) -> Affine | None:
     return None
 
 
-def _constant(array: np.ndarray, axes: Sequence[Axis]) -> Affine | None:
+def _constant(array: np.ndarray, axes: Sequence[Axis]) -> SizeSum | None:
     """Return a number, or the positions along the only axis of a constant."""
     if not array.size:
         return None
     flat = array.ravel()
     if (flat == flat[0]).all():
-        return Affine({}, int(flat[0]))
+        return SizeSum({}, int(flat[0]))
     along = [axis for axis in axes if axis is not None]
     if len(along) == 1 and (flat == flat[0] + np.arange(flat.size)).all():
-        return Affine({Position(along[0]): 1}, int(flat[0]))
+        return SizeSum({Position(along[0]): 1}, int(flat[0]))
     return None
 
 
-def _gathered_size(node: ir.Node) -> Affine | None:
+def _gathered_size(node: ir.Node) -> SizeSum | None:
     """Return the size that is read from a whole shape."""
     shape, place = source(node).producer(), constant_of(node.inputs[1])
     if not is_op(shape, "Shape") or shape.attributes or place is None or place.size != 1:
         return None
     dims = dims_of(shape.inputs[0])
-    return None if dims is None else size(dims[int(place.ravel()[0])])
+    return None if dims is None else size_sum(dims[int(place.ravel()[0])])
 
 
-def _chosen(seen: Seen, known: Known) -> Affine | None:
+def _chosen(seen: Seen, known: Known) -> SizeSum | None:
     """Return the operand that a choice is known to be."""
     node = seen.node
     if node.op_type == "Where":
@@ -298,7 +200,7 @@ class Condition:
 
     seen: Seen
     holds: bool
-    sum: Affine | None = None
+    sum: SizeSum | None = None
 
 
 def conjunction(seen: Seen, known: Known = NOTHING, holds: bool = True) -> list[Condition]:
@@ -333,7 +235,8 @@ def conjunction(seen: Seen, known: Known = NOTHING, holds: bool = True) -> list[
 
 
 def _between_numbers(seen: Seen) -> tuple[Seen, bool] | None:
-    """Return the condition, and whether it is meant or its negation, that a comparison with one of two chosen numbers is.
+    """Return the condition, and whether it is meant or its negation, that a comparison with one of two chosen numbers
+    is.
 
     `where(later, low, 0) < 0` is `later`.
     """

@@ -91,7 +91,8 @@ class Arrangement:
     ) -> Arrangement | None:
         """Return the arrangement that merges axes into groups; an empty group gives an axis of size one.
 
-        If it `broadcasts`, a value that has some axes of a group is repeated along the others. Return None if an axis is in no group, a size is unknown, or a shape cannot be written as a constant.
+        If it `broadcasts`, a value that has some axes of a group is repeated along the others. Return None if an axis
+        is in no group, a size is unknown, or a shape cannot be written as a constant.
         """
         wanted = [label for group in groups for label in group]
         own = atoms(axes, wanted)
@@ -127,7 +128,9 @@ class Arrangement:
 
     @functools.cached_property
     def goes_apart(self) -> bool:
-        """Whether the axes are split before they are merged: to move or repeat them, or because no constant describes both at once."""
+        """Whether the axes are split before they are merged: to move or repeat them, or because no constant describes
+        both at once.
+        """
         steps = (self.dims, self.merged), (self.merged, self.dims)
         return (
             self.moves

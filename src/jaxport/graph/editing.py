@@ -29,7 +29,8 @@ Stamp = tuple[ir.DataType | None, Sequence[Dim] | None]
 
 
 class Held(NamedTuple):
-    """A parameter or a statistic of the user's model that a constant holds: path and role, and the part if it is not whole.
+    """A parameter or a statistic of the user's model that a constant holds: path and role, and the part if it is not
+    whole.
 
     Constants that hold the same part of an array, whatever their shapes and the order of their elements, are tied; all
     others are not, even if they are equal.
@@ -155,7 +156,9 @@ def numpy_dtype(value: ir.Value) -> np.dtype:
 
 
 def set_dtype(value: ir.Value, dtype: ir.DataType) -> None:
-    """Give a value another dtype. Assigning `value.dtype` changes an object that other values may have as their type, too."""
+    """Give a value another dtype. Assigning `value.dtype` changes an object that other values may have as their type,
+    too.
+    """
     value.type = ir.TensorType(dtype)
 
 
@@ -185,12 +188,16 @@ def held(value: ir.Value | None) -> Held | None:
 
 
 def is_weight(value: ir.Value | None) -> bool:
-    """Whether a constant holds a parameter or a statistic of the user's model: its elements may change, and are not read."""
+    """Whether a constant holds a parameter or a statistic of the user's model: its elements may change, and are not
+    read.
+    """
     return held(value) is not None
 
 
 def number_of(value: ir.Value | None) -> float | None:
-    """Return the number that all elements of a constant equal; None for others, and for a weight that happens to be so."""
+    """Return the number that all elements of a constant equal; None for others, and for a weight that happens to be
+    so.
+    """
     array = None if is_weight(value) else constant_of(value)
     if array is None or not array.size or array.dtype == object:
         return None
@@ -199,7 +206,9 @@ def number_of(value: ir.Value | None) -> float | None:
 
 
 def memory_of(array: np.ndarray) -> tuple:
-    """Return what only views of the same memory with the same elements in the same order share, while both are alive."""
+    """Return what only views of the same memory with the same elements in the same order share, while both are
+    alive.
+    """
     return array.shape, array.__array_interface__["data"][0], array.strides
 
 
@@ -209,7 +218,9 @@ def marks_of(value: ir.Value) -> dict[str, Any]:
 
 
 def size_in(value: ir.Value | None) -> str | None:
-    """Return the positive symbolic size that a number is, perhaps cast to another type; None if it is not known to be one."""
+    """Return the positive symbolic size that a number is, perhaps cast to another type; None if it is not known to be
+    one.
+    """
     while value is not None and rank_of(value) == 0:
         if SIZE in value.meta:
             return value.meta[SIZE]
@@ -284,7 +295,9 @@ class Namer:
 
 
 def new_constant(array: np.ndarray, name: str, *, as_node: bool) -> ir.Value:
-    """Return a constant that is in no graph yet: the result of a Constant node, as functions have them, or an initializer."""
+    """Return a constant that is in no graph yet: the result of a Constant node, as functions have them, or an
+    initializer.
+    """
     tensor = ir.Tensor(array, name=name)
     value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape))
     if as_node:
@@ -351,7 +364,9 @@ class Editor:
         return value
 
     def replace_constant(self, node: ir.Node, index: int, array: np.ndarray) -> None:
-        """Move or repeat the elements of the constant operand at `index`; a weight that only this node uses keeps its name."""
+        """Move or repeat the elements of the constant operand at `index`; a weight that only this node uses keeps its
+        name.
+        """
         value = source(node, index)
         assert value.dtype is not None
         array = array.astype(value.dtype.numpy(), copy=False)
@@ -510,6 +525,8 @@ def discard(node: ir.Node | None) -> None:
 
 
 def name_with_place(node: ir.Node) -> str:
-    """Return the name of a node or, if it has no modules in it, that of its result, if PyTorch's older exporter gave it."""
+    """Return the name of a node or, if it has no modules in it, that of its result, if PyTorch's older exporter gave
+    it.
+    """
     name, made = node.name or "", (node.outputs[0].name or "") if node.outputs else ""
     return made if "/" not in name and re.fullmatch(r"/.+_output_\d+", made) else name

@@ -1,7 +1,7 @@
 """The machinery of fusions: find them, check that they pay off, insert the operator, and report.
 
-A function finds fusions: of a node, which may be the last one of a match, it returns a `Fusion`, the reason why a similar
-computation is left as it is, or None if nothing matches.
+A function finds fusions: of a node, which may be the last one of a match, it returns a `Fusion`, the reason why a
+similar computation is left as it is, or None if nothing matches.
 """
 
 from __future__ import annotations
@@ -142,7 +142,9 @@ class Builder:
         return self.emit("Concat", pieces, [len(dims)], ir.DataType.INT64, axis=0)
 
     def _dim(self, dim: Dim) -> ir.Value:
-        """Return a symbolic dim, read from an input of the graph or an operand of the node, which may have a multiple of it."""
+        """Return a symbolic dim, read from an input of the graph or an operand of the node, which may have a multiple
+        of it.
+        """
         carriers = [
             (times, value, axis)
             for value in (*self.root.inputs, *self.node.inputs)

@@ -22,8 +22,6 @@ import onnx_ir as ir
 
 from jaxport.graph.editing import Dim, constant_of, dims_of, is_op, permutation, source
 
-__all__ = ["Layout", "PermutedValues", "Region", "inverse", "moves_only_ones", "permuted"]
-
 Layout = tuple[int, ...]
 """A permutation `p` of a value: axis `i` of the value is axis `p[i]` of its stored form, so the value is
 `Transpose(stored, perm=p)`."""
@@ -163,7 +161,8 @@ class Region(Generic[Carried]):
         return 1 if moves_only_ones(dims_of(value), self.layouts[value]) else MOVING
 
     def cut(self, required: Collection[ir.Node] = (), cost: Callable[[ir.Value], int] | None = None) -> set[ir.Node]:
-        """Return the operators that work on permuted data if Transposes are to cost as little as possible (a minimum cut).
+        """Return the operators that work on permuted data if Transposes are to cost as little as possible (a minimum
+        cut).
 
         Args:
           required: the operators that work on permuted data in any case.

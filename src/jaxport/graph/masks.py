@@ -1,4 +1,6 @@
-"""The masks of an attention: which scores they hide, and whether that is known to be those after a query's own position."""
+"""The masks of an attention: which scores they hide, and whether that is known to be those after a query's own
+position.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,6 @@ from jaxport.graph.facts.forms import Band, unit
 from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.matching import Axis, Part, Seen
 from jaxport.onnx_facts import SELECTIONS
-
-__all__ = ["HIDDEN", "LOW", "Axes", "Mask", "additive", "hiding"]
 
 #: The bias that hides a score, and the largest number that counts as hiding it.
 HIDDEN, LOW = -1e30, -1e9
@@ -94,7 +94,9 @@ class Mask:
         return band.conditions == {query - key}
 
     def visible(self, known: Knowledge) -> Band | None:
-        """Return where it hides no scores, and adds nothing to them, as a function of positions; None if that is not known."""
+        """Return where it hides no scores, and adds nothing to them, as a function of positions; None if that is not
+        known.
+        """
         facts = known.of(self.seen.value)
         band, numbers = facts.band, self.numbers
         if numbers is None and facts.choice is not None:
@@ -152,7 +154,9 @@ def _lowest(dtype: np.dtype) -> float:
 
 
 def hiding(seen: Seen) -> float | None:
-    """Return the number that a value is, or None; the lowest float16, which is all that the type has to hide with, as `HIDDEN`."""
+    """Return the number that a value is, or None; the lowest float16, which is all that the type has to hide with, as
+    `HIDDEN`.
+    """
     number = seen.scalar
     is_lowest = seen.value.dtype is ir.DataType.FLOAT16 and number == float(np.finfo(np.float16).min)
     return HIDDEN if is_lowest else number

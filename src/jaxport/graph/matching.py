@@ -154,7 +154,8 @@ class Seen:
     def contracted(self, *, is_whole: bool = False) -> tuple[Seen, Seen] | None:
         """Return the operands of the matrix product that computes it; the contracted axis gets a label of its own.
 
-        Views that would split this axis end the search if `is_whole`: `reshape(stack(a, b), (B, T, D)) @ k` contracts D.
+        Views that would split this axis end the search if `is_whole`: `reshape(stack(a, b), (B, T, D)) @ k` contracts
+        D.
         """
         if not self.is_op("MatMul"):
             return None
@@ -348,7 +349,9 @@ def _wholes(one: Axis, other: Axis) -> tuple[Axis, Axis]:
 
 
 def between(result: ir.Value, leaves: Iterable[ir.Value]) -> list[ir.Node] | None:
-    """Return the nodes that compute `result` from `leaves`, constants and sizes; None if it depends on anything else."""
+    """Return the nodes that compute `result` from `leaves`, constants and sizes; None if it depends on anything
+    else.
+    """
     ends, nodes, stack = set(leaves), dict[ir.Node, None](), [result]
     while stack:
         value = stack.pop()

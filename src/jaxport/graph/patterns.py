@@ -29,7 +29,8 @@ from jaxport.graph.remembering import remembered
 from jaxport.jaxprs import PythonFunction
 from jaxport.onnx_facts import COMMUTATIVE, RESHAPING, releases
 
-#: The operators that products consist of, and the exponents of their operands; powers with an integer are products, too.
+#: The operators that products consist of, and the exponents of their operands; powers with an integer are products,
+#: too.
 PRODUCTS = {"Mul": (1, 1), "Div": (1, -1), "Neg": (1,)}
 SUMS = ("Add", "Sub")
 #: The largest number of factors or terms in a pattern: longer products in graphs are not split further.

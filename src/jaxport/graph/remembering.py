@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-__all__ = ["remembered", "remembering"]
-
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 

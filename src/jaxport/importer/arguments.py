@@ -17,8 +17,6 @@ from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Recorded
 from jaxport.jaxprs import Dim
 
-__all__ = ["by_name", "checked", "declaration", "external"]
-
 
 def declaration(value: ir.Value, quote: str = "") -> str:
     """Return a value with its type and shape, as far as the model declares them: `x: FLOAT [batch,4]`."""
@@ -99,9 +97,11 @@ def checked(declared: ir.Value, value: Any, static: bool, batched: Container[tup
 
 
 def _shared(value: Any, static: bool = False) -> Any:
-    """Return an array of another library, such as a tensor of PyTorch, as one of JAX, without a copy where none is needed.
+    """Return an array of another library, such as a tensor of PyTorch, as one of JAX, without a copy where none is
+    needed.
 
-    It is one of NumPy if its values have to be known or its type is wider than those of JAX; others are returned as they are.
+    It is one of NumPy if its values have to be known or its type is wider than those of JAX; others are returned as
+    they are.
     """
     if not hasattr(value, "__dlpack__") or isinstance(value, np.ndarray | np.generic) or _is_held(value):
         return value

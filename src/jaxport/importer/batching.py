@@ -12,8 +12,6 @@ from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor, as_arr
 from jaxport.importer.values.namespaces import jnp, vmap
 from jaxport.jaxprs import Dim
 
-__all__ = ["Batches"]
-
 
 class Batches:
     """Calls with any number of rows to a model that takes a fixed number of them.

@@ -3,8 +3,8 @@
     /layer/fc/MatMul   /layer/Relu    /layer/fc_1/MatMul   /layer_1/Relu       PyTorch's older exporter
     layer.fc           layer          layer.fc             layer               its newer one
 
-are two calls of `layer`, each with one of `layer.fc`. What tells calls apart are the weights: a call reads those of the first,
-in its order.
+are two calls of `layer`, each with one of `layer.fc`. What tells calls apart are the weights: a call reads those of the
+first, in its order.
 """
 
 from __future__ import annotations
@@ -15,17 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
-
-__all__ = [
-    "Chain",
-    "PlacedOperation",
-    "call_numbers",
-    "called",
-    "common",
-    "listed_paths",
-    "separated",
-    "unnumbered_paths",
-]
 
 Chain = tuple[str, ...]
 """The paths of the modules around something, from the outside in."""
@@ -80,8 +69,8 @@ def unnumbered_paths(
     Args:
       operations: the operations of a model.
       owners: the paths that weights are named by: these are modules of their own, whatever they read.
-      counts_calls: whether an exporter that numbers the calls of each module has named a path. There modules without weights,
-        too, are calls of one if they compute the same, and a call may use a part of the weights.
+      counts_calls: whether an exporter that numbers the calls of each module has named a path. There modules without
+        weights, too, are calls of one if they compute the same, and a call may use a part of the weights.
 
     >>> operations = [PlacedOperation(("fc",), "MatMul", ("w",)), PlacedOperation(("fc_1",), "MatMul", ("w",))]
     >>> unnumbered_paths(operations), unnumbered_paths(operations, owners=["fc_1"])
@@ -194,8 +183,8 @@ def call_numbers(operations: Sequence[tuple[Hashable, Sequence[Hashable], Chain]
     """Return the call that each operation of a module belongs to; None if it is called once, or that cannot be told.
 
     Args:
-      operations: of each operation of the module, in the order of the file, what it computes, the weights that it reads, and
-        the modules around it inside of this one.
+      operations: of each operation of the module, in the order of the file, what it computes, the weights that it
+        reads, and the modules around it inside of this one.
 
     >>> call_numbers([("MatMul", ["w"], ()), ("Relu", [], ()), ("MatMul", ["w"], ()), ("Relu", [], ())])
     [0, 0, 1, 1]

@@ -1,4 +1,6 @@
-"""What a program shows of itself: `repr(program)`, and `program.explain()`, the graph after each phase of the import."""
+"""What a program shows of itself: `repr(program)`, and `program.explain()`, the graph after each phase of the
+import.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,6 @@ from jaxport.importer.values.dtypes import STRING
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Recorded, Step
 from jaxport.printable import Shown, printable, printable_lines
-
-__all__ = ["GraphExplanation", "Phase", "explain", "summary"]
 
 LONGEST_VALUE = 60
 _OWN = "jaxport.importer.ops."
@@ -96,7 +96,8 @@ def explain(program: ImportedProgram, inputs: Mapping[str, object] | None = None
 
     Args:
       program: the imported model.
-      inputs: for `jaxport.importer.traced.recorded_program.record`: sizes other than the declared ones, and values that decide shapes.
+      inputs: for `jaxport.importer.traced.recorded_program.record`: sizes other than the declared ones, and values that
+        decide shapes.
     """
     seen: dict[BoundNode, _Seen] = {}
     steps: list[Step] = []
@@ -151,7 +152,10 @@ def _folded(program: ImportedProgram, seen: Mapping[BoundNode, _Seen], note: str
         rows.append(
             (_label(node, depth), _module(scopes[node.node]), ", ".join(results), _reason(seen[node]) if folded else "")
         )
-    title = f"{known} of {counted(len(rows), 'operation')} {'is' if len(rows) == 1 else 'are'} known before the program runs"
+    title = (
+        f"{known} of {counted(len(rows), 'operation')} {'is' if len(rows) == 1 else 'are'} known before the "
+        "program runs"
+    )
     return Phase("folded", title, ("operation", "module", "result", "why"), tuple(rows), note)
 
 
@@ -168,7 +172,10 @@ def _finalized(program: ImportedProgram, steps: Sequence[Step]) -> Phase:
     roles = [("parameter", name, f"{spec.dtype}{list(spec.shape)}") for name, spec in weights.specs.items()]
     roles += [("constant", name, f"{array.dtype}{list(array.shape)}") for name, array in program.constants.items()]
     note = "\n".join(printable(f"  {kind:<9} {name}: {text}") for kind, name, text in roles)
-    title = f"{counted(len(steps), 'call')}, {counted(len(weights), 'parameter')}, {counted(len(program.constants), 'constant')}"
+    title = (
+        f"{counted(len(steps), 'call')}, {counted(len(weights), 'parameter')}, "
+        f"{counted(len(program.constants), 'constant')}"
+    )
     return Phase("finalized", title, ("operation", "calls"), tuple(rows), note)
 
 

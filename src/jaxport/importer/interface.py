@@ -1,5 +1,5 @@
-"""An imported program as what records, prints, verifies and explains it sees it: `jaxport.importer.program.Program`; and programs
-that compute the same as another one, of another graph or in another order of axes.
+"""An imported program as what records, prints, verifies and explains it sees it: `jaxport.importer.program.Program`;
+and programs that compute the same as another one, of another graph or in another order of axes.
 
 `Program` has methods that print and verify it. What does either takes this interface, so that imports form no circle.
 """
@@ -19,8 +19,6 @@ from jaxport.importer.resolving.graph import Body, BoundNode
 from jaxport.importer.tensors.weights import Weights
 from jaxport.importer.values.host import Key, RuntimeValue, Tensor
 from jaxport.jaxprs import Array
-
-__all__ = ["ImportedProgram", "in_model_order", "rebuilt", "with_states"]
 
 
 class ImportedProgram(Protocol):

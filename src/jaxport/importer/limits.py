@@ -9,8 +9,6 @@ from dataclasses import dataclass, fields
 
 from jaxport.errors import InvalidArgument, ModelError
 
-__all__ = ["Budget", "Limits", "budget", "budget_in_force"]
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -21,7 +19,8 @@ class Limits:
       growth: the largest result of one operation, as a multiple of the size of the model and its inputs, if that is
         more than `bytes`.
       nesting: the depth of nested function calls.
-      operations: the number of operations, where those of functions count once per call; a graph may have more of its own.
+      operations: the number of operations, where those of functions count once per call; a graph may have more of its
+        own.
       iterations: the number of iterations, per call, of loops that XLA cannot run, because their values change shape
         or their end is unknown; and the number of elements that a tensor is split into as a sequence.
 
@@ -111,7 +110,8 @@ class Budget:
         if count > self.limits.iterations:
             raise ModelError(
                 f"a sequence has {count:,} elements",
-                why=f"the limits allow {self.limits.iterations:,}: each is an array, and made by an operation of its own",
+                why=f"the limits allow {self.limits.iterations:,}: each is an array, and made by an operation of its "
+                "own",
                 instead="if you trust the model, raise the limit: `from_onnx(…, limits=jaxport.Limits(iterations=…))`",
             )
 
@@ -119,7 +119,8 @@ class Budget:
         raise ModelError(
             f"{subject} has {size:,} bytes",
             where=where,
-            why=f"the limits allow {self.largest:,} bytes in all, {max(self.left, 0):,} are left: it would be larger than that",
+            why=f"the limits allow {self.largest:,} bytes in all, {max(self.left, 0):,} are left: it would be larger "
+            "than that",
             instead="if you trust the model, raise them: `from_onnx(…, limits=jaxport.Limits(bytes=…))`",
         )
 

@@ -18,18 +18,6 @@ from jaxport.importer.values.stored import originals
 from jaxport.onnx_facts import ELEMENTWISE, MEASURES, POOLS, SELECTIONS, SOFTMAXES, VIEWS
 from jaxport.printable import printable
 
-__all__ = [
-    "NodeModule",
-    "NodePlace",
-    "Parameters",
-    "Scope",
-    "call_in_name",
-    "has_place",
-    "module_tree",
-    "scopes_by_node",
-    "scopes_of",
-]
-
 Scope = tuple[str, str]
 """The path of a module and the name of its type, which is empty if the exporter did not keep it."""
 
@@ -196,8 +184,8 @@ COPIES = VIEWS | {"Cast", "Identity"}
 def scopes_by_node(nodes: Iterable[ir.Node]) -> dict[ir.Node, list[Scope]]:
     """Return the modules around each node as `scopes_of` does, with one path for all calls of a module.
 
-    PyTorch's older exporter, and TensorFlow, number the calls of a module in the names of nodes: `/layer/fc_1/MatMul`. The
-    newer one, and this package, write the paths themselves.
+    PyTorch's older exporter, and TensorFlow, number the calls of a module in the names of nodes: `/layer/fc_1/MatMul`.
+    The newer one, and this package, write the paths themselves.
     """
     recorded = _with_counterparts({node: scopes_of(node) for node in nodes})
     paths = {path for scopes in recorded.values() for path, _ in scopes}
@@ -253,7 +241,9 @@ def _with_counterparts(recorded: Mapping[ir.Node, list[Scope]]) -> dict[ir.Node,
 
 
 def _kind_of_operands(node: ir.Node, recorded: Mapping[ir.Node, Sequence[Scope]]) -> tuple[Hashable, list[str]] | None:
-    """Return the operator with the modules of its operands, and the numbers in their paths; None if those are not known."""
+    """Return the operator with the modules of its operands, and the numbers in their paths; None if those are not
+    known.
+    """
     makers = [maker for value in node.inputs if value is not None and (maker := value.producer()) is not None]
     paths = [recorded[maker][-1][0] if recorded.get(maker) else "" for maker in makers]
     numbers = [number for path in paths for number in _NUMBER.findall(path)]
@@ -263,7 +253,8 @@ def _kind_of_operands(node: ir.Node, recorded: Mapping[ir.Node, Sequence[Scope]]
 
 
 def call_in_name(node: ir.Node, path: str) -> int:
-    """Return the number of the call that the name of a node says, of the module of this path around it; 0 if it says none.
+    """Return the number of the call that the name of a node says, of the module of this path around it; 0 if it says
+    none.
 
     >>> call_in_name(ir.node("Relu", [], name="/block/act_2/Relu"), "block.act")
     2

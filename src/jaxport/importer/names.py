@@ -9,8 +9,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
 
-__all__ = ["given_name", "identifier", "is_made_up", "unique", "unique_identifiers", "without_positions"]
-
 Classes = Literal["nnx", "equinox"]
 """The frameworks for which a program is printed as classes."""
 Framework = Literal["nnx", "equinox", "jax", "burn"]

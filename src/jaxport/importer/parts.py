@@ -6,8 +6,6 @@ import heapq
 from collections.abc import Hashable, Mapping, Set
 from typing import TypeVar
 
-__all__ = ["cycles", "in_order"]
-
 Part = TypeVar("Part", bound=Hashable)
 
 

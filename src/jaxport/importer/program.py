@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from jaxport.codegen.printing import AnySource, CrateSource, ModuleSource, Source
     from jaxport.verify.report import Report
 
-__all__ = ["Program", "from_onnx"]
-
 
 @takes(
     "from_onnx",
@@ -76,11 +74,13 @@ def from_onnx(
 
     Args:
       source: the path of the model, its bytes, a `ModelProto`, an `onnx_ir.Model`, or what `to_onnx` returned.
-      trainable: the names of the initializers that are parameters. By default, what the metadata of a file of ours says, or
-        the floating-point tensors that no node uses as a constant, such as an exponent or a mask. See `Program.roles`.
-      ties: which uses of one tensor are one parameter; exporters write equal tensors once, such as the zeros of all biases.
-        `"auto"`: a vector of one repeated value is a parameter of each layer that uses it, unless the file says which
-        tensors are parameters; `"keep"`: what the file stores; `"none"`: each use; or names of tensors that stay tied.
+      trainable: the names of the initializers that are parameters. By default, what the metadata of a file of ours
+        says, or the floating-point tensors that no node uses as a constant, such as an exponent or a mask. See
+        `Program.roles`.
+      ties: which uses of one tensor are one parameter; exporters write equal tensors once, such as the zeros of all
+        biases. `"auto"`: a vector of one repeated value is a parameter of each layer that uses it, unless the file says
+        which tensors are parameters; `"keep"`: what the file stores; `"none"`: each use; or names of tensors that stay
+        tied.
       sizes: the maximum number of rows of nodes whose size depends on data (NonZero, NonMaxSuppression, Compress,
         Unique, a Loop that stacks outputs), by the name of the node or of its output, so that `jax.jit` can trace them.
         The results are padded to this size: NonZero and NonMaxSuppression with positions outside the array, Unique with
@@ -100,8 +100,8 @@ def from_onnx(
     Raises:
       ModelError: the model is damaged or malformed.
       Unsupported: it has operators that cannot be imported; all of them are listed.
-      InvalidArgument: `source` is not a model, there is no such file, no initializer has a given name, or a sharding does
-        not split a parameter evenly.
+      InvalidArgument: `source` is not a model, there is no such file, no initializer has a given name, or a sharding
+        does not split a parameter evenly.
 
     >>> import numpy as np
     >>> import jax
@@ -199,7 +199,9 @@ class Program:
 
     @property
     def params(self) -> dict[str, jax.Array]:
-        """The parameters by name, each read when it is looked up; two-dimensional kernels as (height, width, in, out)."""
+        """The parameters by name, each read when it is looked up; two-dimensional kernels as (height, width, in,
+        out).
+        """
         return self.weights.parameters
 
     @cached_property
@@ -251,17 +253,20 @@ class Program:
     def to_source(
         self, folder: Folder = None, *, inputs: Given = None, framework: Framework = "nnx", strict: bool = False
     ) -> AnySource:
-        """Print the program, with its values for finite inputs, as source that needs only the framework and safetensors.
+        """Print the program, with its values for finite inputs, as source that needs only the framework and
+        safetensors.
 
         Args:
           folder: where to write `model.py` and its weights; nothing is written if None.
-          inputs: by name, sizes that differ from the declared ones, such as `("b", 3, "32*h", "32*w")`, and arrays for inputs
-            whose values decide shapes, which become constants. Constraints on sizes that arithmetic decides are inferred.
-          framework: `"nnx"` and `"equinox"` print classes: the modules, layers and loops that the file identifies, a function
-            `load()`, and `model.safetensors` with module paths as keys. `"jax"` prints one function of the weights and the
-            inputs, with `model.py.<digest>.safetensors`; `"burn"` prints a Rust crate with a test of its own.
-          strict: keep guards that act on NaN alone, such as `where(isnan(x), 0, x)`. By default, those of classes and crates
-            go where finite inputs and weights give no NaN.
+          inputs: by name, sizes that differ from the declared ones, such as `("b", 3, "32*h", "32*w")`, and arrays for
+            inputs whose values decide shapes, which become constants. Constraints on sizes that arithmetic decides are
+            inferred.
+          framework: `"nnx"` and `"equinox"` print classes: the modules, layers and loops that the file identifies, a
+            function `load()`, and `model.safetensors` with module paths as keys. `"jax"` prints one function of the
+            weights and the inputs, with `model.py.<digest>.safetensors`; `"burn"` prints a Rust crate with a test of
+            its own.
+          strict: keep guards that act on NaN alone, such as `where(isnan(x), 0, x)`. By default, those of classes and
+            crates go where finite inputs and weights give no NaN.
 
         Returns:
           The source: its text in `code`, its weights in `tensors`.
@@ -411,8 +416,8 @@ class Program:
     def roles(self) -> dict[str, Role]:
         """What each initializer is, by name: a "parameter", a "statistic", or a "constant".
 
-        Training changes parameters. Statistics are other state of the model: what calls in training mode change, such as
-        the averages of batch normalization, and the buffers in the state dict of a module of PyTorch. In
+        Training changes parameters. Statistics are other state of the model: what calls in training mode change, such
+        as the averages of batch normalization, and the buffers in the state dict of a module of PyTorch. In
         a file that jaxport exported, the metadata says which is which. In other files it follows from the way
         operators use a tensor, and from the names that exporters give.
 
@@ -420,8 +425,8 @@ class Program:
         >>> import onnx.parser
         >>> program = from_onnx(
         ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
-        ...     agraph (float[1, 2, n] x) => (float[1, 2, n] y) <float[2] s = {1, 1}, float[2] b = {0, 0}, float[2] m = {0, 0},
-        ...     float[2] v = {1, 1}> { y = BatchNormalization(x, s, b, m, v) }''')
+        ...     agraph (float[1, 2, n] x) => (float[1, 2, n] y) <float[2] s = {1, 1}, float[2] b = {0, 0}, float[2] m =
+        ...     {0, 0}, float[2] v = {1, 1}> { y = BatchNormalization(x, s, b, m, v) }''')
         ... )
         >>> program.roles
         {'s': 'parameter', 'b': 'parameter', 'm': 'statistic', 'v': 'statistic'}
@@ -435,7 +440,9 @@ class Program:
 
     @cached_property
     def constants(self) -> dict[str, np.ndarray]:
-        """All other initializers, by name: statistics, exponents, scales, masks, integer tables, shapes. They are not trained."""
+        """All other initializers, by name: statistics, exponents, scales, masks, integer tables, shapes. They are not
+        trained.
+        """
         return self.weights.constants
 
     def __call__(self, /, *inputs: object, **named: Any) -> Any:
@@ -463,9 +470,10 @@ class Program:
         Args:
           params: arrays for the initializers, by name, as `Program.params` has them.
           inputs: the inputs in the model's order: arrays, lists of arrays for sequences, None for an absent optional.
-            Under `jax.jit`, the values of a closed-over NumPy array are known: shapes, loops and branches may depend on them.
-          named: inputs by name, or by the name made into a Python identifier; and initializers that are inputs of the graph, too,
-            whose values are the defaults of these.
+            Under `jax.jit`, the values of a closed-over NumPy array are known: shapes, loops and branches may depend on
+            them.
+          named: inputs by name, or by the name made into a Python identifier; and initializers that are inputs of the
+            graph, too, whose values are the defaults of these.
           rng: a `jax.random` key for the model's random operators; without one they draw the same numbers each time. If
             the model has an input named `rng`, it is that input instead.
 
@@ -510,7 +518,8 @@ class Program:
     def evaluate(
         self, params: Mapping[str, Array | Tensor], inputs: Mapping[str, object], rng: Key | None = None
     ) -> tuple[RuntimeValue, ...]:
-        """Return the outputs in the evaluator's form: host values stay on the host, and uses of recorded inputs are recorded.
+        """Return the outputs in the evaluator's form: host values stay on the host, and uses of recorded inputs are
+        recorded.
 
         Arguments and errors are those of `apply`, with the inputs by name.
         """
@@ -543,7 +552,9 @@ class Program:
 
     @cached_property
     def _defaults(self) -> dict[str, str]:
-        """The initializers that a call may replace, as they are inputs of the graph, too, by the names that it may use."""
+        """The initializers that a call may replace, as they are inputs of the graph, too, by the names that it may
+        use.
+        """
         names = [value.name or "" for value in self.model.graph.inputs if value.name in self.model.graph.initializers]
         return {**dict(zip(unique_identifiers(names), names, strict=True)), **{name: name for name in names}}
 
@@ -559,7 +570,8 @@ class Program:
 
     @cached_property
     def metadata(self) -> dict[str, str]:
-        """What the file says of itself, by key: its `metadata_props`, and the descriptions of the model and of its graph.
+        """What the file says of itself, by key: its `metadata_props`, and the descriptions of the model and of its
+        graph.
 
         >>> import jaxport, onnx.parser
         >>> model = onnx.parser.parse_model(

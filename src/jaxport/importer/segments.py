@@ -1,8 +1,8 @@
 """The blocks of an imported program: calls of modules, each with its nodes in one piece, marked while a window is open.
 
-A file has nodes that belong to no module, in the middle of calls, and interleaves calls that do not depend on one another. At
-each level the calls and the nodes between them are the parts of a graph; in an order of that graph each call is in one
-piece, which is the order in which the nodes are computed.
+A file has nodes that belong to no module, in the middle of calls, and interleaves calls that do not depend on one
+another. At each level the calls and the nodes between them are the parts of a graph; in an order of that graph each
+call is in one piece, which is the order in which the nodes are computed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from jaxport.importer.modules import COPIES, NodeModule, NodePlace, Parameters, 
 from jaxport.importer.parts import cycles, in_order
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.values.stored import originals
-
-__all__ = ["Item", "Nested", "Segment", "arranged", "calls_of_modules", "segments"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +50,9 @@ Part = BoundNode | str
 
 
 def arranged(body: Body, parameters: Parameters) -> tuple[NodeModule, dict[BoundNode, NodePlace], tuple[Item, ...]]:
-    """Return the modules of a graph, the place of each of its nodes, and its nodes grouped into calls of the modules."""
+    """Return the modules of a graph, the place of each of its nodes, and its nodes grouped into calls of the
+    modules.
+    """
     root, places = module_tree(body, parameters)
     items = segments(body, places, parameters)
     for calls in calls_of_modules(items).values():
@@ -63,7 +63,8 @@ def arranged(body: Body, parameters: Parameters) -> tuple[NodeModule, dict[Bound
 def segments(
     body: Body, places: Mapping[BoundNode, NodePlace], weights: Collection[ir.Value | None], around: int = 0
 ) -> tuple[Item, ...]:
-    """Return the nodes of a graph in an order in which they can be computed, with those of each call of a module in a segment.
+    """Return the nodes of a graph in an order in which they can be computed, with those of each call of a module in a
+    segment.
 
     Args:
       body: the graph.
@@ -239,8 +240,9 @@ class _CallsOfNodes:
     def _moved(self, chains: dict[BoundNode, Chain], repeated: Collection[str]) -> dict[BoundNode, Chain]:
         """Return the chains with nodes that have no place in the calls around their operands, or around their readers.
 
-        Fewer values cross the border of a call so: what needs nothing, or makes several values of one, goes to its readers. What
-        combines the results of two calls of a module, or is computed of the last one only, stays outside of it.
+        Fewer values cross the border of a call so: what needs nothing, or makes several values of one, goes to its
+        readers. What combines the results of two calls of a module, or is computed of the last one only, stays outside
+        of it.
         """
         for node in reversed(self.body.nodes):
             if node not in self.free:
@@ -269,7 +271,9 @@ class _CallsOfNodes:
                 self._mend(cycle, nodes, depth)
 
     def _mend(self, cycle: Sequence[Part], nodes: Sequence[BoundNode], depth: int) -> None:
-        """Move nodes without a place into the one call that needs them and that they need, or make pieces of the calls."""
+        """Move nodes without a place into the one call that needs them and that they need, or make pieces of the
+        calls.
+        """
         calls = [part for part in cycle if isinstance(part, str)]
         if len(calls) == 1 and all(isinstance(part, str) or part in self.free for part in cycle):
             for part in cycle:

@@ -1,7 +1,7 @@
 """Ties: which uses of one tensor of a file are one parameter.
 
-Exporters write equal tensors once. An author ties a table of embeddings to the product at the end, or calls a module twice;
-nobody ties the zeros with which the biases of all layers begin. So, in a file whose exporter did not say it,
+Exporters write equal tensors once. An author ties a table of embeddings to the product at the end, or calls a module
+twice; nobody ties the zeros with which the biases of all layers begin. So, in a file whose exporter did not say it,
 
     MatMul(x, up)    Add(·, zeros)      becomes      MatMul(x, up)    Add(·, up.zeros)
     MatMul(y, down)  Add(·, zeros)                   MatMul(y, down)  Add(·, down.zeros)
@@ -24,10 +24,9 @@ from jaxport.importer.tensors.roles import TRAINABLE
 from jaxport.importer.values.stored import is_uniform, originals
 from jaxport.onnx_facts import KERNEL_PRODUCTS, MATRIX_PRODUCTS
 
-__all__ = ["Ties", "untie"]
-
 Ties = Literal["auto", "keep", "none"] | Collection[str]
-"""What is tied: what an author may have tied, what the file stores once, nothing, or only the tensors of these names."""
+"""What is tied: what an author may have tied, what the file stores once, nothing, or only the tensors of these names.
+"""
 
 _KINDS = ("auto", "keep", "none")
 _PRODUCTS = MATRIX_PRODUCTS | KERNEL_PRODUCTS
@@ -35,7 +34,8 @@ Use = tuple[ir.Node, int]
 
 
 def untie(model: ir.Model, ties: Ties) -> tuple[ir.Model, dict[str, str]]:
-    """Give the uses of a tensor that are not tied tensors of their own, named after the modules of the nodes that read them.
+    """Give the uses of a tensor that are not tied tensors of their own, named after the modules of the nodes that read
+    them.
 
     Args:
       model: the model; it is not changed.
@@ -104,7 +104,9 @@ def _check(ties: Ties, names: Collection[str]) -> None:
 
 
 def _uses_apart(model: ir.Model, ties: Ties) -> dict[str, list[tuple[str, list[Use]]]]:
-    """Return the groups of uses that get a tensor of their own, each with its name, by the name of the shared tensor."""
+    """Return the groups of uses that get a tensor of their own, each with its name, by the name of the shared
+    tensor.
+    """
     claimed = claims(model) if ties == "auto" else {}
     split = {}
     scopes: dict[ir.Node, list[Scope]] = {}
@@ -134,7 +136,9 @@ def _uses_apart(model: ir.Model, ties: Ties) -> dict[str, list[tuple[str, list[U
 
 
 def _are_elements(name: str, nodes: Sequence[ir.Node], scopes: Mapping[ir.Node, Sequence[Scope]]) -> bool:
-    """Whether the elements of a list read a tensor that is named after one of them: copies of a layer, not trained yet."""
+    """Whether the elements of a list read a tensor that is named after one of them: copies of a layer, not trained
+    yet.
+    """
     renamed = {other for node in nodes if (other := _renamed(node))}
     paths = {name, *renamed} if renamed else {_scope(node, scopes) for node in nodes}
     is_named = bool(given_name(name)) and any(part.isdigit() for part in name.split("."))
@@ -154,7 +158,9 @@ def _own_name(value: ir.Value, node: ir.Node, scopes: Mapping[ir.Node, Sequence[
 
 
 def _renamed(node: ir.Node) -> str:
-    """Return the name that PyTorch's older exporter keeps in an Identity, of a tensor that it merged with equal ones; or nothing."""
+    """Return the name that PyTorch's older exporter keeps in an Identity, of a tensor that it merged with equal ones;
+    or nothing.
+    """
     name = node.outputs[0].name or ""
     return name if node.op_type == "Identity" and given_name(name) else ""
 
@@ -175,8 +181,8 @@ def _owner(
 ) -> Hashable:
     """Return what a use of a vector belongs to: a name of its own, the kernel of its layer, the module, or the node.
 
-    A module that is called twice reads its kernel twice, or a copy of it, so that its bias stays one. `firsts` has the kernel
-    that each is a copy of.
+    A module that is called twice reads its kernel twice, or a copy of it, so that its bias stays one. `firsts` has the
+    kernel that each is a copy of.
     """
     if renamed := _renamed(node):
         return renamed

@@ -1,12 +1,13 @@
 """A uniform interface to JAX beyond its public one, the same for every release of JAX.
 
-`aliases` names the types of values; `releases` lists what differs between releases, and has the names that are private or
-move, the implementations and parameters of primitives, and the rules of ours for JAX's transformations.
+`aliases` names the types of values; `releases` lists what differs between releases, and has the names that are private
+or move, the implementations and parameters of primitives, and the rules of ours for JAX's transformations.
 
-What is known of programs: `walk` has the walks that others are made of, and tells what values depend on, `rewrite` copies
-and rewrites programs, `body_inputs` knows the operands of the equations that run bodies, `taps` makes inner values outputs,
-`alike` compares programs, `vmap_axes` records which axes `vmap` adds. `dims` evaluates symbolic sizes, which `dim_text`
-reads, and checks them without errors. `identity` has mappings and sets of objects that are told apart by identity.
+What is known of programs: `walk` has the walks that others are made of, and tells what values depend on, `rewrite`
+copies and rewrites programs, `body_inputs` knows the operands of the equations that run bodies, `taps` makes inner
+values outputs, `alike` compares programs, `vmap_axes` records which axes `vmap` adds. `dims` evaluates symbolic sizes,
+which `dim_text` reads, and checks them without errors. `identity` has mappings and sets of objects that are told apart
+by identity.
 """
 
 from jaxport.jaxprs.aliases import (
@@ -43,9 +44,9 @@ from jaxport.jaxprs.releases import (
     closed,
     closed_call_p,
     concerns_reference,
-    convert_element_type_p,
     dce_jaxpr,
     discharge_state,
+    div_p,
     failures_name_untested_jax,
     get_opaque_trace_state,
     internal_mutable_array_effect,
@@ -53,6 +54,7 @@ from jaxport.jaxprs.releases import (
     known_primitives,
     liveness_rule,
     mlir,
+    mul_p,
     nameless,
     native,
     new_jaxpr_eqn,

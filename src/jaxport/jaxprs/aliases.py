@@ -20,20 +20,6 @@ else:
     (_symbol,) = jax.export.symbolic_shape("n")
     SymbolicDim = type(_symbol)  # whose name is not public
 
-__all__ = [
-    "Array",
-    "Aval",
-    "Dim",
-    "Effect",
-    "Module",
-    "Parameters",
-    "PythonFunction",
-    "Shape",
-    "SymbolicDim",
-    "TreeDef",
-    "aval_of",
-]
-
 Module: TypeAlias = object
 """An object of a framework that is called and may hold weights; frameworks share no class for it."""
 

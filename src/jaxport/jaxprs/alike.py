@@ -123,7 +123,8 @@ def same_operation(one: JaxprEqn, other: JaxprEqn, same: Callable[[object, objec
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Whether two parameters of equations, or arguments that are no arrays, are the same, including the programs in them.
+    """Whether two parameters of equations, or arguments that are no arrays, are the same, including the programs in
+    them.
 
     Values of different types are not: 2 and 2.0, or 1 and True.
 

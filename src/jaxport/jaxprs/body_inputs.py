@@ -30,22 +30,6 @@ from jaxport.jaxprs.releases import (
 from jaxport.jaxprs.rewrite import traced_equation, zeros
 from jaxport.jaxprs.walk import bodies
 
-__all__ = [
-    "DISSOLVED",
-    "PLAIN_CALLS",
-    "OperandSource",
-    "Widening",
-    "body_names",
-    "entered_by",
-    "jit_parameters",
-    "runs_bodies",
-    "source_of",
-    "stacked",
-    "takes_inputs",
-    "takes_outputs",
-    "widened",
-]
-
 #: Wrappers that give a body another meaning than its equations have (a rule of differentiation, a name): once the
 #: body is another one, the wrapper would be wrong. Their equations take their place.
 DISSOLVED = frozenset({"composite", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from jaxport.errors import InvalidArgument
 
-__all__ = ["FUNCTIONS", "Expression", "parse", "split_sizes", "symbols"]
-
 FUNCTIONS = frozenset({"floordiv", "mod", "max", "min"})
 
 LONGEST, DEEPEST, LARGEST_DEGREE, MOST_TERMS, MOST_DIGITS = 20_000, 50, 64, 500, 19

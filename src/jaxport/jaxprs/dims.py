@@ -1,4 +1,4 @@
-"""Symbolic dimensions: evaluate an expression on any kind of number, solve it for its symbols, and check sizes faster than JAX.
+"""Symbolic dimensions: evaluate an expression on any kind of number, and check sizes faster than JAX.
 
 A *dim* is a Python integer or one of JAX's symbolic dimension expressions (`jax.export.symbolic_shape`). JAX prints an
 expression in a small documented grammar; that text is its public form, and `jaxport.jaxprs.dim_text` reads it.
@@ -21,24 +21,6 @@ from jax.export import is_symbolic_dim, symbolic_shape
 from jaxport.jaxprs.aliases import Dim, SymbolicDim
 from jaxport.jaxprs.dim_text import Expression, parse, symbols
 from jaxport.jaxprs.releases import InconclusiveDimensionOperation
-
-__all__ = [
-    "CHECKS_OF_SIZES",
-    "DECISIONS_ON_SIZES",
-    "all_static",
-    "constraints_of",
-    "evaluate",
-    "is_broken",
-    "is_static",
-    "known",
-    "label",
-    "rounded_down",
-    "same",
-    "shapes_differ",
-    "solve_linear",
-    "static",
-    "surely_differ",
-]
 
 Number = TypeVar("Number")
 """Integers, dims, or objects with the operators of integers."""
@@ -139,53 +121,6 @@ def rounded_down(dim: SymbolicDim, divisor: int) -> Dim | None:
     return None
 
 
-class _Linear:
-    """`scale * symbol + offset`, the only form that is solved for its symbol."""
-
-    def __init__(self, scale: int, offset: int):
-        self.scale, self.offset = scale, offset
-
-    def __add__(self, other: int | _Linear) -> _Linear:
-        if isinstance(other, _Linear):
-            return _Linear(self.scale + other.scale, self.offset + other.offset)
-        return _Linear(self.scale, self.offset + other)
-
-    def __mul__(self, other: int) -> _Linear:
-        if isinstance(other, _Linear):
-            raise TypeError("not linear")
-        return _Linear(self.scale * other, self.offset * other)
-
-    def __sub__(self, other: int | _Linear) -> _Linear:
-        return self + other * -1
-
-    def __rsub__(self, other: int) -> _Linear:
-        return self * -1 + other
-
-    def __neg__(self) -> _Linear:
-        return self * -1
-
-    __radd__, __rmul__ = __add__, __mul__
-
-
-def solve_linear(dim: Dim) -> tuple[str, int, int] | None:
-    """Return `(symbol, scale, offset)` if `dim == scale * symbol + offset`, or None if it has another form.
-
-    >>> from jax import export
-    >>> (B,) = export.symbolic_shape("B")
-    >>> solve_linear(2 * B + 1)
-    ('B', 2, 1)
-    """
-    names = symbols(str(dim))
-    if len(names) != 1:
-        return None
-    (name,) = names
-    try:
-        form = evaluate(dim, {name: _Linear(1, 0)})
-    except TypeError:
-        return None
-    return (name, form.scale, form.offset) if form.scale else None
-
-
 def constraints_of(dim: SymbolicDim) -> list[str]:
     """Return the constraints of the scope of a symbolic dimension, as they were given.
 
@@ -242,8 +177,9 @@ def known(condition: Callable[[], bool]) -> bool:
         return False
 
 
-# For each symbolic size JAX raises a TypeError, and keeps it in a variable of the function that raised it. That is a reference cycle, which
-# holds every frame of the stack with its tracers until the next garbage collection: half of the objects of a trace.
+# For each symbolic size JAX raises a TypeError, and keeps it in a variable of the function that raised it. That is a
+# reference cycle, which holds every frame of the stack with its tracers until the next garbage collection: half of the
+# objects of a trace.
 def _checked(check: Callable[[Dim], Dim]) -> Callable[[Dim], Dim]:
     """Return a check of sizes that returns symbolic ones as they are, as `check` does in the end.
 
@@ -263,9 +199,9 @@ _NAME = "_canonicalize_dimension"
 CHECKS_OF_SIZES: tuple[tuple[Any, str, Callable], ...] = ((_core, _NAME, _checked),) if hasattr(_core, _NAME) else ()
 
 
-# Whether a size is negative JAX decides by eliminating its terms against all constraints, in time that is exponential in their number.
-# A Reshape asks that of products, which JAX expands: `(floordiv(h - 3, 4) + 1) * (floordiv(w - 3, 4) + 1)` is four terms, and takes
-# minutes after some convolutions. Here it is decided for each factor.
+# Whether a size is negative JAX decides by eliminating its terms against all constraints, in time that is exponential
+# in their number. A Reshape asks that of products, which JAX expands: `(floordiv(h - 3, 4) + 1) * (floordiv(w - 3, 4) +
+# 1)` is four terms, and takes minutes after some convolutions. Here it is decided for each factor.
 _Decision = Callable[[Dim, Any], tuple[float, float]]
 
 

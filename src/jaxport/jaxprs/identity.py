@@ -1,4 +1,6 @@
-"""What an object is, whatever its `==` and hash are: mappings and sets by identity; arrays that nobody else writes to."""
+"""What an object is, whatever its `==` and hash are: mappings and sets by identity; arrays that nobody else writes
+to.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-__all__ = ["IdentityMap", "IdentitySet", "is_lent", "owned"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class IdentityMap(MutableMapping[K, V]):
-    """A mapping from objects to values, in the order of insertion, for keys without a hash, or whose `==` is no identity.
+    """A mapping from objects to values, in the order of insertion, for keys without a hash, or whose `==` is no
+    identity.
 
     It keeps its keys alive: an object that is freed may leave its `id` to another one.
 
@@ -87,21 +88,31 @@ class IdentitySet(MutableSet[K]):
         return f"IdentitySet({list(self._elements.values())!r})"
 
 
-def owned(value: Any) -> Any:
+def owned(value: Any, copies: IdentityMap[np.ndarray, np.ndarray] | None = None) -> Any:
     """Return an array whose elements stay what they are: a copy of a NumPy array that can be written to.
 
     An array of JAX, a buffer that nobody can write to, and what is mapped from a file stay where they are; no result
-    can be written to.
+    can be written to. Views of all elements of one array stay views of one copy, which `copies` remembers.
 
-    >>> weights = np.ones(2)
-    >>> kept = owned(weights)
+    >>> weights, copies = np.ones((2, 3)), IdentityMap()
+    >>> kept, turned = owned(weights, copies), owned(weights.T, copies)
     >>> weights[:] = 0
-    >>> kept, owned(kept) is kept
-    (array([1., 1.]), True)
+    >>> kept.sum(), owned(kept) is kept, np.shares_memory(kept, turned)
+    (np.float64(6.0), True, True)
     """
     if not is_lent(value):
         return value
-    kept = value.view() if _is_mapped(value) else np.array(value)
+    *_, whole = (base for base in _bases(value) if isinstance(base, np.ndarray))
+    if _is_mapped(value):
+        kept = value.view()
+    elif copies is None or whole.nbytes != value.nbytes or whole.dtype.hasobject or not whole.flags.c_contiguous:
+        kept = np.array(value)
+    else:
+        if whole not in copies:
+            copies[whole] = np.array(whole)
+            copies[whole].flags.writeable = False
+        begins = value.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+        kept = np.ndarray(value.shape, value.dtype, copies[whole], begins, value.strides)
     kept.flags.writeable = False
     return kept
 

@@ -1,8 +1,8 @@
 """Programs whose types say nothing of a mesh, on arrays that lie on a mesh.
 
-The axes of a mesh are automatic (XLA splits what lies between arguments and results) or explicit: then types say how each
-value is split, and each operation says how its result is. A traced program says neither, so it is evaluated on automatic
-axes, and its results return to the mesh of the arguments.
+The axes of a mesh are automatic (XLA splits what lies between arguments and results) or explicit: then types say how
+each value is split, and each operation says how its result is. A traced program says neither, so it is evaluated on
+automatic axes, and its results return to the mesh of the arguments.
 """
 
 from __future__ import annotations
@@ -35,23 +35,6 @@ from jaxport.jaxprs.releases import (
 from jaxport.jaxprs.rewrite import Rewriting, evaluated, fresh, itself, literals, with_operands
 from jaxport.jaxprs.walk import bodies, interpret, with_equations
 
-__all__ = [
-    "NO_MESH",
-    "abstract_mesh",
-    "automatic_mesh",
-    "explicit_mesh",
-    "in_body_of",
-    "is_on_mesh",
-    "local_type",
-    "mesh_of_devices",
-    "of_no_mesh",
-    "on_automatic_axes",
-    "on_host",
-    "run_on_mesh",
-    "without_explicit_axes",
-    "without_meshes",
-]
-
 Result = TypeVar("Result")
 
 NO_MESH = Mesh(np.empty((), object), ())
@@ -73,7 +56,8 @@ def on_host(value: Array) -> np.ndarray:
     """Return the whole value of an array; parts that other processes hold are gathered, which all of them have to do.
 
     Raises:
-      UnexpectedTracerError: the array is of a trace that has ended, such as one that a cache of the user's function keeps.
+      UnexpectedTracerError: the array is of a trace that has ended, such as one that a cache of the user's function
+        keeps.
     """
     if isinstance(value, jax_core.Tracer):
         jax.jit(lambda x: x)(value)  # JAX's own error says where it comes from
@@ -89,7 +73,9 @@ def automatic_mesh(mesh: Mesh) -> Mesh:
 
 @contextmanager
 def without_explicit_axes() -> Iterator[None]:
-    """Trace inside as if the context had no mesh, if that has explicit axes: operations of a model name none of them."""
+    """Trace inside as if the context had no mesh, if that has explicit axes: operations of a model name none of
+    them.
+    """
     if not jax.sharding.get_abstract_mesh().explicit_axes:
         yield
         return
@@ -132,7 +118,8 @@ def run_on_mesh(program: ClosedJaxpr, operands: Sequence[Array], weights: int = 
     known = next((each for each in devices if isinstance(each, Mesh) and each.explicit_axes), None)
     run = _on_automatic_axes(program, tuple(specs), mesh, known)
     if len(held) < len(operands) and not is_under_jit():
-        # What a derivative keeps would leave the compiled function, and be of the mesh of the context: it is computed again.
+        # What a derivative keeps would leave the compiled function, and be of the mesh of the context: it is computed
+        # again.
         run = jax.checkpoint(run)
     return run(*operands)
 

@@ -1,8 +1,8 @@
 """The releases of JAX that the package was tested with, and the differences between them.
 
-Everything that depends on the release is in this package, `jaxprs`; the rest asks it. Only this file uses names of JAX that are private,
-or whose place changes between releases (`jax._src`, `jax.extend`, `jax.interpreters`), but for the checks of sizes in `dims`: the rest
-imports them from here, which an architecture test checks. The known differences:
+Everything that depends on the release is in this package, `jaxprs`; the rest asks it. Only this file uses names of JAX
+that are private, or whose place changes between releases (`jax._src`, `jax.extend`, `jax.interpreters`), but for the
+checks of sizes in `dims`: the rest imports them from here, which an architecture test checks. The known differences:
 
 ==========================================  =========================================================================
 from release                                what differs
@@ -83,7 +83,8 @@ from jax.extend.core import (
 )
 from jax.extend.core.primitives import (
     closed_call_p,
-    convert_element_type_p,
+    div_p,
+    mul_p,
     random_gamma_p,
     threefry2x32_p as _threefry2x32_p,
 )
@@ -120,10 +121,10 @@ __all__ = [
     "closed",
     "closed_call_p",
     "concerns_reference",
-    "convert_element_type_p",
     "dce_jaxpr",
     "differing",
     "discharge_state",
+    "div_p",
     "failures_name_untested_jax",
     "flattree",
     "geqp3",
@@ -141,6 +142,7 @@ __all__ = [
     "liveness_rule",
     "mlir",
     "mlir_module",
+    "mul_p",
     "named",
     "nameless",
     "native",
@@ -294,7 +296,9 @@ def nameless(jaxpr: Jaxpr) -> DebugInfo:
 
 
 def named(jaxpr: Jaxpr) -> Jaxpr:
-    """Return a body whose inputs have names, empty ones if none are known: before 0.10, the derivative of a loop adds to them."""
+    """Return a body whose inputs have names, empty ones if none are known: before 0.10, the derivative of a loop adds
+    to them.
+    """
     if release >= (0, 10) or jaxpr.debug_info.arg_names is not None:
         return jaxpr
     return jaxpr.replace(debug_info=jaxpr.debug_info._replace(arg_names=("",) * len(jaxpr.invars)))
@@ -460,8 +464,8 @@ def native(primitive: str, params: Parameters) -> dict[str, Any]:
     return made
 
 
-# What older releases do without saying so: the value of a parameter that newer ones have. Any order of equal elements is
-# what an unstable `top_k` may give.
+# What older releases do without saying so: the value of a parameter that newer ones have. Any order of equal elements
+# is what an unstable `top_k` may give.
 _ADDED: dict[str, Parameters] = {
     "eig": {"enable_eigvec_derivs": False},
     "mul": {"out_dtype": None},
@@ -586,7 +590,9 @@ with context:
 
 
 def breaks_parser(data: bytes) -> str:
-    """Return what MLIR's parser does with damaged bytecode instead of raising an error: it may crash, or never end; else ""."""
+    """Return what MLIR's parser does with damaged bytecode instead of raising an error: it may crash, or never end;
+    else "".
+    """
     seconds = 30 + len(data) // 1_000_000
     try:
         command = [sys.executable, "-c", _PARSE]
@@ -606,7 +612,9 @@ def geqrf(a: Array) -> Any:
 
 
 def geqp3(a: Array, pivots: Array) -> Any:
-    """Return the factors of a matrix with exchanged columns, as LAPACK packs them: as `geqrf`, with the columns in between."""
+    """Return the factors of a matrix with exchanged columns, as LAPACK packs them: as `geqrf`, with the columns in
+    between.
+    """
     return _geqp3(a, pivots, use_magma=False)
 
 

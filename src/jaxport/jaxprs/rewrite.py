@@ -41,27 +41,6 @@ from jaxport.jaxprs.releases import (
 )
 from jaxport.jaxprs.walk import bodies, map_jaxprs, with_equations
 
-__all__ = [
-    "Atoms",
-    "EquationRewriting",
-    "Rewriting",
-    "VariableRewriting",
-    "alone",
-    "call_of",
-    "copied",
-    "evaluated",
-    "fresh",
-    "inlined",
-    "itself",
-    "literals",
-    "replaced",
-    "traced",
-    "traced_equation",
-    "with_operands",
-    "with_values",
-    "zeros",
-]
-
 # -- equations -------------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 """Make values inside a program outputs of it, out of all bodies that they are in.
 
-A value that a scan computes at every step becomes an output with the steps as its leading axis; a `while` loop gives the
-value of its last step, zeros if there was none; a branch that is not taken gives zeros.
+A value that a scan computes at every step becomes an output with the steps as its leading axis; a `while` loop gives
+the value of its last step, zeros if there was none; a branch that is not taken gives zeros.
 
 >>> import jax, jax.numpy as jnp
 >>> from jax import lax
@@ -22,8 +22,6 @@ from jaxport.jaxprs.identity import IdentityMap
 from jaxport.jaxprs.releases import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Var, closed, nameless
 from jaxport.jaxprs.rewrite import inlined, literals
 from jaxport.jaxprs.walk import Location, bodies
-
-__all__ = ["Choice", "Tap", "tapped"]
 
 
 @dataclass(frozen=True)

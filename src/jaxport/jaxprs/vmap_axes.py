@@ -1,8 +1,8 @@
 """Which axes of the operands and results of an equation `vmap` has added: recorded while a program is traced.
 
 `vmap` leaves no equation of its own: the batching rule of each operation emits operations on the whole batch. While the
-patches `RECORDS_OF_VMAP` act, what it emits bears the record of the operation, as an element of its name stack that has no
-text.
+patches `RECORDS_OF_VMAP` act, what it emits bears the record of the operation, as an element of its name stack that has
+no text.
 
 >>> axes_of_batches(jax.make_jaxpr(jnp.sin)(jnp.ones(3)).eqns[0])
 ()
@@ -23,18 +23,6 @@ from jaxport.jaxprs.aliases import Shape, aval_of
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS
 from jaxport.jaxprs.releases import JaxprEqn, source_info_util
 from jaxport.jaxprs.rewrite import inlined, traced, with_operands
-
-__all__ = [
-    "RECORDS_OF_VMAP",
-    "Levels",
-    "Mapped",
-    "axes_of_batches",
-    "borne_by",
-    "records_of",
-    "spread",
-    "transforms_of",
-    "with_record",
-]
 
 Levels = tuple[tuple[tuple[int | None, ...], tuple[int | None, ...]], ...]
 
@@ -155,8 +143,8 @@ def axes_of_batches(equation: JaxprEqn, is_only: Callable[[Mapped], bool] = lamb
     """Return the axes of the batch of each operand and result, for each `vmap` around an equation, the innermost first.
 
     Operands that `spread` repeats along an axis have it. A `vmap` whose examples share all operands and results is left
-    out. None if the equation does not tell: it is no operation of the mapped function, or one that is computed in another
-    way for a batch.
+    out. None if the equation does not tell: it is no operation of the mapped function, or one that is computed in
+    another way for a batch.
 
     Args:
       equation: the equation.
@@ -209,7 +197,9 @@ _ARRANGING = frozenset({"broadcast_in_dim", "mesh_cast", "reshard", "sharding_co
 
 
 def _is_elementwise(record: Mapped) -> bool:
-    """Whether an operation computes each element of its results of one of each operand; those of the size one are shared."""
+    """Whether an operation computes each element of its results of one of each operand; those of the size one are
+    shared.
+    """
     made = {shape for shape, _ in record.results}
     if len(made) != 1 or None in made:
         return False
@@ -223,7 +213,9 @@ def _spreads_to(shape: Shape, result: Shape) -> bool:
 
 
 def _is_aligned(record: Mapped) -> bool:
-    """Whether all operands of an elementwise operation but single numbers have the same axis: then they stay as they are."""
+    """Whether all operands of an elementwise operation but single numbers have the same axis: then they stay as they
+    are.
+    """
     values = [value for value in (*record.operands, *record.results) if value[0] != () or value[1] is not None]
     return _is_elementwise(record) and len({axis for _, axis in values}) <= 1
 

@@ -1,5 +1,5 @@
-"""Walk jaxprs: the bodies of an equation, all equations of a program, one body with another meaning for its equations; and
-follow values in a body: which equation computes a value, which equations it depends on, and which it reaches.
+"""Walk jaxprs: the bodies of an equation, all equations of a program, one body with another meaning for its equations;
+and follow values in a body: which equation computes a value, which equations it depends on, and which it reaches.
 
 >>> import jax
 >>> nested = jax.make_jaxpr(lambda x: jax.jit(lambda y: y * 2 + 1)(x))(1.0).jaxpr
@@ -17,25 +17,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from jaxport.jaxprs.aliases import Parameters
 from jaxport.jaxprs.releases import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed, named
-
-__all__ = [
-    "Location",
-    "Read",
-    "bodies",
-    "bodies_within",
-    "equations_run",
-    "equations_within",
-    "interpret",
-    "map_jaxprs",
-    "needed_equations",
-    "producers",
-    "reached",
-    "readers",
-    "replace_bodies",
-    "used_variables",
-    "variables",
-    "with_equations",
-]
 
 Value = TypeVar("Value")
 

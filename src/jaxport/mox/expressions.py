@@ -31,8 +31,6 @@ from jaxport.mox.substitution.replacement import Factory
 from jaxport.mox.substitution.unrolling import unrolled
 from jaxport.printable import shown
 
-__all__ = ["Match", "Mox", "Query", "Selection", "factory", "load", "loads", "query", "sub", "unpickled"]
-
 
 class Mox(TracedProgram):
     """A program as a tree of module calls: callable and immutable.
@@ -45,8 +43,8 @@ class Mox(TracedProgram):
       signature: its signature; None if it has none.
       inputs: the inputs that edits have added, by name; they are keyword arguments of every call.
       dropped: the parameters that no equation uses any more after an edit, by path.
-      modules: copies of the modules that replaced others, by path (None for a Mox that replaced one); None if the program
-        was read from a file, which does not contain them.
+      modules: copies of the modules that replaced others, by path (None for a Mox that replaced one); None if the
+        program was read from a file, which does not contain them.
 
     >>> import jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(lambda x: jnp.tanh(x) * 2)(jnp.zeros(3))
@@ -62,9 +60,9 @@ class Mox(TracedProgram):
         """Return the blocks and equations that a query matches.
 
         Args:
-          query: an XPath 1.0 expression, a path (``blocks.1.mlp``), a module class, which includes derived classes, or a
-            predicate on matches. What `Selection.paths` and `capture` return is a path, whatever characters it has; that of
-            a block (``mox["blocks.1"]``) may be relative to it.
+          query: an XPath 1.0 expression, a path (``blocks.1.mlp``), a module class, which includes derived classes, or
+            a predicate on matches. What `Selection.paths` and `capture` return is a path, whatever characters it has;
+            that of a block (``mox["blocks.1"]``) may be relative to it.
           expect: the number of matches that the query must have.
           strict: whether names and attributes that nothing in the tree has are refused, rather than matching nothing.
 
@@ -93,7 +91,8 @@ class Mox(TracedProgram):
         return call_of(Match, self, node_at(self, path))
 
     def sub(self, query: Query, replacement: object, *, expect: int | None = None) -> Mox:
-        """Return a new Mox in which each match of the query is replaced; `Selection.sub` says what a replacement may be.
+        """Return a new Mox in which each match of the query is replaced; `Selection.sub` says what a replacement may
+        be.
 
         Raises:
           QueryError: the query is malformed, matches nothing, or does not have `expect` matches.
@@ -110,9 +109,9 @@ class Mox(TracedProgram):
         """Return a new Mox in which the outputs of blocks are replaced or changed.
 
         Args:
-          changes: by path or query, a value to return instead (as `capture` gives it, or a single number), or a function of
-            what the block returns; for several calls, a tuple. Values may be traced: patches compose with `vmap` and
-            `grad`. Under `vmap`, values and functions are for the whole batch.
+          changes: by path or query, a value to return instead (as `capture` gives it, or a single number), or a
+            function of what the block returns; for several calls, a tuple. Values may be traced: patches compose with
+            `vmap` and `grad`. Under `vmap`, values and functions are for the whole batch.
 
         Raises:
           QueryError: a query is malformed or matches nothing.
@@ -147,13 +146,14 @@ class Mox(TracedProgram):
         return unrolled(self.select(query))
 
     def shard(self, mesh: jax.sharding.Mesh, specs: Mapping[Any, object]) -> Mox:
-        """Return a new Mox with its parameters on the devices of a mesh, and the results of its blocks split as specified.
+        """Return a new Mox with its parameters on the devices of a mesh, and the results of its blocks split as
+        specified.
 
         Args:
           mesh: a `jax.sharding.Mesh`, with explicit or automatic axes; how the rest is split is left to the compiler.
-          specs: by query, the `PartitionSpec` of the weight that the blocks multiply by (a bias is split like the output
-            axes), or a dict of specs by the name of a parameter, or "output". The axes of a stack come first and are not
-            split. Parameters that no query matches are replicated, or stay as they are if they are on the mesh.
+          specs: by query, the `PartitionSpec` of the weight that the blocks multiply by (a bias is split like the
+            output axes), or a dict of specs by the name of a parameter, or "output". The axes of a stack come first and
+            are not split. Parameters that no query matches are replicated, or stay as they are if they are on the mesh.
 
         Raises:
           QueryError: a query is malformed or matches nothing.
@@ -183,8 +183,10 @@ class Mox(TracedProgram):
         Args:
           query: selects the blocks.
           expect: the number of blocks that the query must match.
-          inputs: whether to also return the arguments of the calls; each entry is then a triple `(inputs, output, grad)`.
-          grads: a loss of the model's result; each entry is then such a triple, with its gradient with respect to the output.
+          inputs: whether to also return the arguments of the calls; each entry is then a triple
+            `(inputs, output, grad)`.
+          grads: a loss of the model's result; each entry is then such a triple, with its gradient with respect to the
+            output.
 
         Raises:
           QueryError: the query is malformed, matches nothing, or does not match `expect` blocks.
@@ -246,7 +248,8 @@ class Mox(TracedProgram):
 
 
 class Match(TracedCall, Mox):
-    """A selected block or equation as a Mox: it takes the arrays of the call, in order, and returns the results of the call.
+    """A selected block or equation as a Mox: it takes the arrays of the call, in order, and returns the results of the
+    call.
 
     Parameters that the program does not hold (arguments of the program, and slices of stacked parameters), and values
     that the block uses from outside, are keyword arguments, named by their paths; see `inputs`.

@@ -14,8 +14,6 @@ from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import PythonFunction
 from jaxport.mox.expressions import Mox
 
-__all__ = ["eval_mox", "make_mox"]
-
 
 def make_mox(fn: PythonFunction, *, functions: Iterable[str] = ()) -> Callable[..., Mox]:
     """Return a function that traces `fn` with the arguments that it is called with, and returns a Mox.

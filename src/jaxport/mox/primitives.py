@@ -21,8 +21,6 @@ from jaxport.jaxprs.meshes import NO_MESH, abstract_mesh, without_explicit_axes
 from jaxport.jaxprs.rewrite import traced_equation
 from jaxport.jaxprs.walk import equations_within
 
-__all__ = ["implementation", "keyword_values", "primitives"]
-
 # Python on the host, and what only makes sense in the process that traced it.
 _FORBIDDEN = frozenset({"call", "core_call", "custom_lin", "device_put", "name", "pmap", "xla_pmap"})
 

@@ -21,8 +21,6 @@ from jaxport.mox.querying.node_sets import NodeSet
 from jaxport.mox.substitution.editing import substituted
 from jaxport.mox.substitution.replacement import Factory, Whole
 
-__all__ = ["beside", "sharded"]
-
 # What a spec by name is of, besides the parameters.
 _OUTPUT = "output"
 

@@ -21,8 +21,6 @@ from jaxport.mox.programs.tree import Node
 from jaxport.mox.querying.calls import REPLACED, REWRITTEN
 from jaxport.mox.substitution.copying import copied, taken_apart
 
-__all__ = ["write_back"]
-
 Model = TypeVar("Model")
 
 
@@ -31,13 +29,15 @@ def write_back(model: Model, params: Mapping[str, Array] | Mox, *, prefix: str =
 
     Args:
       model: an NNX module, an Equinox module, or a pytree such as the variables of a Linen module.
-      params: the new values by path, as in `Mox.params` and `Mox.state`; or a Mox, whose parameters and state are written,
-        whose adapters (`lora`, `dora`, `ia3`) are merged, and whose replacement modules take the places of the model's own.
+      params: the new values by path, as in `Mox.params` and `Mox.state`; or a Mox, whose parameters and state are
+        written, whose adapters (`lora`, `dora`, `ia3`) are merged, and whose replacement modules take the places of the
+        model's own.
       prefix: what the paths begin with if the model was an argument, such as ``"variables"``; it is removed.
 
     Raises:
-      InvalidArgument: the model has no array at a path, or one of another shape or dtype; or the Mox does what no object
-        of that structure does: something else than a module has taken the place of one, or not of all of its calls.
+      InvalidArgument: the model has no array at a path, or one of another shape or dtype; or the Mox does what no
+        object of that structure does: something else than a module has taken the place of one, or not of all of its
+          calls.
 
     >>> from jaxport.mox import write_back
     >>> import jax.numpy as jnp
@@ -63,7 +63,8 @@ def _written(model: Model, mox: Mox, prefix: str) -> Model:
     adapted = any(node.block is not None and node.block.target == TARGET for node in nodes)
     below = lambda path: path.removeprefix(f"{prefix}.") if prefix else path
     held = {*taken_apart(model)[0]}
-    # Statistics and counts are written, too. Other arrays that no module holds are part of the code, unless they were given.
+    # Statistics and counts are written, too. Other arrays that no module holds are part of the code, unless they were
+    # given.
     state = {
         weight.path: weight.value
         for weight in mox.weights
@@ -141,7 +142,8 @@ def _check_edits(mox: Mox, name: str, nodes: Sequence[Node]) -> None:
                 f"`{name}` does not compute what the edited Mox computes",
                 where=f"`write_back`: `{node.path or mox.name}`",
                 why=why,
-                instead="give a module as the replacement; merge the adapters (`merge_lora`) and give the merged values; or use "
+                instead="give a module as the replacement; merge the adapters (`merge_lora`) and give the merged "
+                "values; or use "
                 "the pair `mox.params`, `mox.apply`",
             )
 
@@ -197,7 +199,10 @@ def _check(held: Mapping[str, Array], values: Mapping[str, Array], name: str) ->
         if isinstance(values[unknown[0]], Mapping):
             why, instead = "it is a dict: parameters are named by full paths here, `layers.0.kernel`, in one dict", ""
         elif len(unknown) == len(values):
-            why = f"none of the given parameters belongs to it; its own are  {', '.join(f'`{path}`' for path in list(held)[:3])}"
+            why = (
+                "none of the given parameters belongs to it; its own are  "
+                f"{', '.join(f'`{path}`' for path in list(held)[:3])}"
+            )
             instead = "give the model that was traced; if it was an argument, pass its name as `prefix=`"
         raise InvalidArgument(
             f"`{name}` has no place for {len(unknown)} parameters, `{unknown[0]}` first",

@@ -110,7 +110,8 @@ CHOICES = SELECTIONS | frozenset(
 )
 #: Operators that replace elements of the first input, which has the shape of the result.
 SCATTERS = frozenset({"ScatterElements", "ScatterND", "TensorScatter"})
-#: Operators of integers whose lower bits depend on the lower bits of the operands; a BitShift to the right is none of them.
+#: Operators of integers whose lower bits depend on the lower bits of the operands; a BitShift to the right is none of
+#: them.
 MODULAR = SELECTIONS | frozenset(
     """Add BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Concat CumSum Mul Neg ReduceSum Sub Where""".split()
 )
@@ -211,7 +212,8 @@ UNSERVED = frozenset((name, "layout", 1) for name in INITIAL_STATES)
 #: The operators of the default domain that have subgraphs.
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
-#: The domain of ONNX Runtime's own operators, its attention to a key-value cache, and its mixtures of experts, in floats and in fewer bits.
+#: The domain of ONNX Runtime's own operators, its attention to a key-value cache, and its mixtures of experts, in
+#: floats and in fewer bits.
 RUNTIME_DOMAIN, CACHED_ATTENTION = "com.microsoft", "GroupQueryAttention"
 EXPERT_LAYER, QUANTIZED_EXPERT_LAYER = "MoE", "QMoE"
 #: Operators of mixtures of experts, beside elementwise ones, views and look-ups.

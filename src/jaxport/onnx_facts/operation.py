@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FEW", "OPERATION", "ArrayOperand", "KnownOperand", "Operation", "operation_of"]
-
 OPERATION = "onnx"
 """The key of the operation among a block's options."""
 

@@ -55,7 +55,8 @@ class Schema:
 
 
 def type_parameter(facts: Schema) -> str:
-    """Return the type parameter that an operator computes in: that of its result, if an operand has it, or of the first.
+    """Return the type parameter that an operator computes in: that of its result, if an operand has it, or of the
+    first.
 
     >>> type_parameter(find("", "Where", 18)), type_parameter(find("", "Equal", 18))
     ('T', 'T')
@@ -81,7 +82,8 @@ def default_of(facts: Schema, name: str) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def dtype_of(type_text: str) -> np.dtype | None:
-    """Return the NumPy dtype of ONNX's `tensor(float)`, or None for other types than tensors, and for types without one.
+    """Return the NumPy dtype of ONNX's `tensor(float)`, or None for other types than tensors, and for types without
+    one.
 
     >>> dtype_of("tensor(float)")
     dtype('float32')

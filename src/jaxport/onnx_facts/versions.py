@@ -6,9 +6,8 @@ from collections.abc import Collection
 
 from jaxport.onnx_facts import schema
 
-__all__ = ["COMPARED", "REDEFINED", "means_the_same"]
-
-#: The newest opset whose operators were compared with their older versions; a newer version is taken for another operator.
+#: The newest opset whose operators were compared with their older versions; a newer version is taken for another
+#: operator.
 COMPARED = 28
 
 #: The versions of operators that gave nodes another meaning, though their attributes and inputs may look the same.

@@ -14,8 +14,6 @@ from jaxport.pytorch.refusals import check_values
 if TYPE_CHECKING:
     import torch  # pyright: ignore[reportMissingImports]
 
-__all__ = ["ModuleCall", "dim_name", "example"]
-
 
 @dataclass(frozen=True)
 class ModuleCall:
@@ -42,7 +40,9 @@ class ModuleCall:
 
     @property
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments by position and by name: tensors of their own, as PyTorch marks those that it traces with open sizes."""
+        """The arguments by position and by name: tensors of their own, as PyTorch marks those that it traces with
+        open sizes.
+        """
         tensor = pytorch().Tensor
         leaves = [leaf.detach() if isinstance(leaf, tensor) else leaf for leaf in self.leaves]
         args, kwargs = pytree().tree_unflatten(leaves, self.structure)

@@ -29,8 +29,6 @@ from jaxport.verify.running import Run
 if TYPE_CHECKING:
     import torch  # pyright: ignore[reportMissingImports]
 
-__all__ = ["from_torch", "tensor_of"]
-
 
 @takes("from_torch", kwargs="named", trainable="some names", ties="mode or names", limits=Limits, verify="flag")
 def from_torch(
@@ -47,25 +45,26 @@ def from_torch(
 ) -> Program:
     """Import a module of PyTorch as a JAX function.
 
-    PyTorch traces the module in evaluation mode (`torch.onnx.export(dynamo=True)`), and its graph is imported. Names, roles
-    and ties are those of the module: the parameters are those that require gradients, under the names of `state_dict()`, and
-    two weights are one if and only if they are one in the module. No file is written, and the module stays as it is.
+    PyTorch traces the module in evaluation mode (`torch.onnx.export(dynamo=True)`), and its graph is imported. Names,
+    roles and ties are those of the module: the parameters are those that require gradients, under the names of
+    `state_dict()`, and two weights are one if and only if they are one in the module. No file is written, and the
+    module stays as it is.
 
     Args:
       module: the module.
-      args: example arguments by position: tensors or pytrees of tensors, on any device. A tensor alone is one argument, and
-        `dynamic_shapes` may be its sizes alone.
-      kwargs: example arguments by name, such as those that a tokenizer returns. If the module returns a cache that is no
-        tensor and takes `use_cache`, it is called with `use_cache=False` unless this says otherwise.
-      dynamic_shapes: the sizes that stay open, for each argument in order or by name: a tuple with a name for each open size,
-        and a number or None for each fixed one, as in `{"input_ids": ("batch", "seq")}`; or what `torch.export` takes,
-        such as `{0: torch.export.Dim("batch", max=64)}`. All sizes are fixed by default.
+      args: example arguments by position: tensors or pytrees of tensors, on any device. A tensor alone is one argument,
+        and `dynamic_shapes` may be its sizes alone.
+      kwargs: example arguments by name, such as those that a tokenizer returns. If the module returns a cache that is
+        no tensor and takes `use_cache`, it is called with `use_cache=False` unless this says otherwise.
+      dynamic_shapes: the sizes that stay open, for each argument in order or by name: a tuple with a name for each open
+        size, and a number or None for each fixed one, as in `{"input_ids": ("batch", "seq")}`; or what `torch.export`
+        takes, such as `{0: torch.export.Dim("batch", max=64)}`. All sizes are fixed by default.
       trainable: the names of the parameters, in place of those that require gradients.
       ties: as for `from_onnx`.
       limits: as for `from_onnx`.
       verify: whether to compare the program with the module: on the example, and with larger open sizes.
-      custom_translation_table: what operators are that PyTorch cannot write, as `torch.onnx.export` takes it: functions of onnxscript
-        by operator. Those may make operators of a domain of yours, which `@jaxport.op` defines.
+      custom_translation_table: what operators are that PyTorch cannot write, as `torch.onnx.export` takes it: functions
+        of onnxscript by operator. Those may make operators of a domain of yours, which `@jaxport.op` defines.
 
     Returns:
       The program, as `from_onnx` returns it; the source that it prints for modules has `load_pytorch(state_dict)`.
@@ -161,7 +160,8 @@ class _Fault:
                 f"`{name}` decides by its sizes what to compute, and PyTorch has traced one case",
                 where=f"`{self.guard}`, which does not hold for {sizes}",
                 why=self.error.refused,
-                instead="leave that size fixed; give sizes that are always equal one name; bound those that are always small by "
+                instead="leave that size fixed; give sizes that are always equal one name; bound those that are "
+                "always small by "
                 '`torch.export.Dim("name", max=...)`; or decide by `torch.cond` in the module',
             ) from self.error
         raise VerificationFailed(
@@ -181,8 +181,10 @@ def _is_taken(call: ModuleCall) -> bool:
 def _fault(program: Program, trace: Trace, calls: Sequence[ModuleCall]) -> _Fault | None:
     """Return the first call for which a program differs from its module; None if there is none.
 
-    They are compared for all calls that are given, for one with larger open sizes, and for those with others for which does not
-    hold what PyTorch took for granted: one size apart from the rest, or larger than those for which the module decides alike.
+    They are compared for all calls that are given, for one with larger open sizes, and for those with others for which
+    does not
+    hold what PyTorch took for granted: one size apart from the rest, or larger than those for which the module decides
+    alike.
     """
     call = calls[0]
     larger = next(filter(_is_taken, call.others()), None)

@@ -13,10 +13,10 @@ from jaxport.errors import NotInstalled
 if TYPE_CHECKING:
     import torch  # pyright: ignore[reportMissingImports]
 
-__all__ = ["evaluating", "pytorch", "pytree", "spelled_out", "unchanged", "unwrapped"]
-
-# What computes the parts of a model of transformers, by the attribute of its configuration: what PyTorch cannot write, and what
-# computes the same. The loop over experts that were hit depends on numbers, attention in compiled kernels and in blocks is no
+# What computes the parts of a model of transformers, by the attribute of its configuration: what PyTorch cannot write,
+# and what
+# computes the same. The loop over experts that were hit depends on numbers, attention in compiled kernels and in
+# blocks is no
 # operator, and fused experts are sorted on the device. The weights of `megamoe` are laid out for it.
 BACKENDS = {
     "_experts_implementation_internal": (re.compile(r"(?!batched_mm$|.*megamoe)"), ("batched_mm",)),
@@ -37,7 +37,8 @@ def pytorch() -> Any:
         raise NotInstalled(
             f"`{error.name}` is not installed",
             where="`from_torch`",
-            instead='install it: `pip install "jaxport[torch]"`; or write an ONNX file elsewhere, and read it by `from_onnx`',
+            instead='install it: `pip install "jaxport[torch]"`; or write an ONNX file elsewhere, and read it by '
+            "`from_onnx`",
         ) from error
     return torch
 
@@ -59,7 +60,9 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def unchanged(module: torch.nn.Module) -> Iterator[None]:
-    """Restore the attributes of a module and of its parts, such as a cache that a call fills: a trace would read constants."""
+    """Restore the attributes of a module and of its parts, such as a cache that a call fills: a trace would read
+    constants.
+    """
     held = {part: dict(vars(part)) for part in module.modules()}
     containers = [one for own in held.values() for one in own.values() if isinstance(one, dict | list | set)]
     contents = [copy.copy(one) for one in containers]
@@ -74,7 +77,7 @@ def unchanged(module: torch.nn.Module) -> Iterator[None]:
             (container.extend if isinstance(container, list) else container.update)(content)
 
 
-def unwrapped(module: Any) -> Any:
+def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
     """Return the module inside of those that only compile it, or spread it over devices."""
     parallel = pytorch().nn.parallel
     while True:
@@ -88,7 +91,9 @@ def unwrapped(module: Any) -> Any:
 
 @contextmanager
 def spelled_out(module: torch.nn.Module) -> Iterator[None]:
-    """Have a model of transformers compute by operators that PyTorch writes, and put its configuration back afterwards."""
+    """Have a model of transformers compute by operators that PyTorch writes, and put its configuration back
+    afterwards.
+    """
     held: list[tuple[Any, str, Any]] = []
     for part in module.modules():
         config = vars(part).get("config")

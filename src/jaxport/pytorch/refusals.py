@@ -6,12 +6,13 @@ import re
 import sysconfig
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from jaxport.errors import InvalidArgument
 from jaxport.pytorch.modules import pytorch, pytree
 
-__all__ = ["WITHOUT_CHECK", "advice", "check_module", "check_values", "users_line"]
+if TYPE_CHECKING:
+    import torch  # pyright: ignore[reportMissingImports]
 
 WITHOUT_CHECK = (
     "if such an error is expected here, import with `verify=False`, and compare with a tolerance of your own"
@@ -19,23 +20,28 @@ WITHOUT_CHECK = (
 QUANTIZED = re.compile(r"torch\.ao\.nn\.(intrinsic\.)?quantized|torch\.nn\.(intrinsic\.)?quantized")
 ADVICE = {
     r"No ONNX function found for <OpOverload\(op='(?P<space>\w+)\.(?P<name>\w+)', overload='(?P<kind>\w+)'": (
-        "say what it is by a function of onnxscript: `from_torch(..., custom_translation_table={{torch.ops.{space}.{name}.{kind}: "
-        'function}})`; it may make an operator of a domain of yours, which `@jaxport.op("my.domain", "{name}")` computes in JAX. '
+        "say what it is by a function of onnxscript: `from_torch(..., "
+        "custom_translation_table={{torch.ops.{space}.{name}.{kind}: "
+        'function}})`; it may make an operator of a domain of yours, which `@jaxport.op("my.domain", "{name}")` '
+        "computes in JAX. "
         "Or write the module without it"
     ),
     r"data-dependent|DataDependent": (
-        "what is computed must not depend on the numbers in tensors: write `torch.where(condition, x, y)` or `torch.cond` for an "
+        "what is computed must not depend on the numbers in tensors: write `torch.where(condition, x, y)` or "
+        "`torch.cond` for an "
         "`if`, and give what decides shapes or counts steps as a Python number, which is then fixed"
     ),
     r"specialized it to be a constant|Constraints violated|inferred to be a constant|unbacked|marked .* as dynamic": (
-        "leave the size that the reason names fixed: the module makes a number of it, such as the steps of an LSTM or the rows "
+        "leave the size that the reason names fixed: the module makes a number of it, such as the steps of an LSTM "
+        "or the rows "
         "of a window; `torch.onnx.export(..., dynamo=False)` and `jaxport.from_onnx` keep the steps of an LSTM open"
     ),
     r"numpy": "compute with functions of `torch`: NumPy is not traced",
     r"mutat|in-place": "return new tensors instead of changing arguments or attributes in `forward`",
 }
 ELSE = (
-    "change the module so that `torch.export.export(module, args, kwargs, strict=False)` traces it; what is for one backend "
+    "change the module so that `torch.export.export(module, args, kwargs, strict=False)` traces it; what is for one "
+    "backend "
     "only, such as compiled kernels, is switched off where the model is made"
 )
 
@@ -49,7 +55,9 @@ def advice(reason: str) -> str:
 
 
 def users_line(error: BaseException) -> str:
-    """Return the last line that an error passed through which is neither PyTorch's nor ours; nothing if there is none."""
+    """Return the last line that an error passed through which is neither PyTorch's nor ours; nothing if there is
+    none.
+    """
     own = [str(Path(__file__).parents[1]), str(Path(pytorch().__file__).parent), sysconfig.get_path("stdlib")]
     installed = sysconfig.get_path("purelib")
     frames = [
@@ -62,7 +70,7 @@ def users_line(error: BaseException) -> str:
     return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}: `{frames[-1].line}`" if frames else ""
 
 
-def check_module(module: Any) -> None:
+def check_module(module: torch.nn.Module) -> None:
     """Refuse what PyTorch cannot trace, or has no numbers.
 
     Raises:
@@ -118,6 +126,7 @@ def check_values(what: str, values: object) -> None:
             raise InvalidArgument(
                 f"{place} is no tensor, but of type `{type(leaf).__name__}`",
                 where="`from_torch`",
-                instead="leave it out by an argument of the module, such as `use_cache=False`, or wrap the module in one that "
+                instead="leave it out by an argument of the module, such as `use_cache=False`, or wrap the module "
+                "in one that "
                 "returns tensors",
             )

@@ -24,8 +24,6 @@ from jaxport.pytorch.refusals import advice, users_line
 if TYPE_CHECKING:
     import torch  # pyright: ignore[reportMissingImports]
 
-__all__ = ["Trace", "exported"]
-
 OPSET = 23
 """The operator set that PyTorch writes: the first in which attention is one operator."""
 
@@ -64,7 +62,8 @@ def exported(call: ModuleCall, translations: Mapping[PythonFunction, PythonFunct
         traced, names = _traced(call), _output_names(call.outputs())
         refused = f"PyTorch cannot write `{call.name}` as ONNX"
         with boundary(refused, where="`torch.onnx.export`", instead=advice, kind=ExportError):
-            # Not optimized: PyTorch would fold the transposes of weights into tensors without names, and merge equal ones.
+            # Not optimized: PyTorch would fold the transposes of weights into tensors without names, and merge equal
+            # ones.
             program = pytorch().onnx.export(
                 traced, (), dynamo=True, optimize=False, verbose=False, opset_version=OPSET, output_names=names,
                 custom_translation_table=translations,
@@ -180,7 +179,8 @@ def _output_names(outputs: object) -> list[str] | None:
 
 
 def _claim(model: ir.Model, module: torch.nn.Module) -> None:
-    """Write into the metadata of a model which tensors are parameters, and the names of the state dict, with what is tied.
+    """Write into the metadata of a model which tensors are parameters, and the names of the state dict, with what is
+    tied.
 
     A tied parameter gets the name that `named_parameters` gives it: that of its first place.
     """

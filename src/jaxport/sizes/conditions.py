@@ -1,11 +1,11 @@
 """Comparisons of sizes: whether they hold always or never, and under which simplest condition.
 
-Names are sizes, and 1 or more. A quotient and a remainder by a number are decided exactly, as are minima, maxima and sums: each
-is an integer with linear constraints. A product of names is an integer of its own, of which the bounds of its factors say
-something; what is decided of it is right, but not everything is decided.
+Names are sizes, and 1 or more. A quotient and a remainder by a number are decided exactly, as are minima, maxima and
+sums: each is an integer with linear constraints. A product of names is an integer of its own, of which the bounds of
+its factors say something; what is decided of it is right, but not everything is decided.
 
-Presburger libraries decide the same (`islpy` in less time), but have no wheels for Windows, and are 8 MB of machine code for what are
-some hundred questions a model.
+Presburger libraries decide the same (`islpy` in less time), but have no wheels for Windows, and are 8 MB of machine
+code for what are some hundred questions a model.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from itertools import product
 
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs.dim_text import parse, symbols
-from jaxport.sizes.integers import LinearSum, TooMany, has_solution
-from jaxport.sizes.sums import MOST_CASES, Facts, SizeSums
+from jaxport.sizes.integers import TooMany, has_solution
+from jaxport.sizes.sums import Key, SizeSum, ends, expression_sum, extremes, known, substituted
 
-__all__ = ["SizeComparison"]
+MOST_CASES = 512
+"""Combinations of what minima, maxima and comparisons are in a question that is answered."""
 
 LARGEST_BOUND = 2**40
 """A size up to which a bound is looked for."""
@@ -149,7 +150,8 @@ class SizeComparison:
 
     @staticmethod
     def solution(asked: Sequence[SizeComparison], names: Sequence[str]) -> dict[str, int] | None:
-        """Return the smallest sizes for which comparisons hold, the first name first; None if there are none, or none are found.
+        """Return the smallest sizes for which comparisons hold, the first name first; None if there are none, or none
+        are found.
 
         >>> SizeComparison.solution(
         ...     [*map(SizeComparison.of, ["a + b == 8", "mod(b, 3) == 0", "b*c == 12"])], ["a", "b", "c"]
@@ -175,43 +177,97 @@ def _can_be_at_most(asked: tuple[SizeComparison, ...], name: str, most: int) -> 
     return not _is_empty((*asked, SizeComparison(name, "<=", str(most))))
 
 
+Facts = frozenset[tuple[SizeSum, bool]]
+"""Sums that are not negative, and those that are zero (True)."""
+
+
+def is_at_least(one: SizeSum, bound: SizeSum | int = 0, given: Iterable[SizeSum] = ()) -> bool:
+    """Whether a sum is known not to be less than another one, whatever the sizes are for which given sums are not
+    negative.
+
+    >>> n = SizeSum({"n": 1})
+    >>> is_at_least(n, 1), is_at_least(n, 2), is_at_least(n, 2, [n - 5])
+    (True, False, True)
+    """
+    difference = one - bound
+    low, _ = ends(difference)
+    known_facts = [(each, False) for each in given]
+    if low < 0 and (known_facts or not all(isinstance(key, str) for key in difference.terms)):
+        return not _has_solution(frozenset({(-difference - 1, False), *known_facts}))
+    return low >= 0
+
+
+@functools.lru_cache(maxsize=16384)
+def _has_solution(facts: Facts) -> bool:
+    """Whether there may be sizes for which facts hold together."""
+    try:
+        return any(has_solution(*_constraints(case)) for case, _ in _cases(facts))
+    except TooMany:
+        return True
+
+
+def _cases(facts: Facts) -> Iterator[tuple[Facts, Facts]]:
+    """Yield facts without minima and maxima, for each combination of what those are, and what that says of their
+    sides.
+    """
+    pending: list[tuple[Facts, Facts]] = [(facts, frozenset())]
+    for _ in range(2 * MOST_CASES):
+        if not pending:
+            return
+        facts, sides = pending.pop()
+        chosen = next(extremes(one for one, _ in facts), None)
+        if chosen is None:
+            yield facts | sides, sides
+            continue
+        for value, side in ((chosen.one, chosen.is_one), (chosen.other, -chosen.is_one - 1)):
+            within = lambda given, value=value, chosen=chosen: frozenset(
+                (substituted(one, chosen, value), is_zero) for one, is_zero in given
+            )
+            pending.append((within(facts), within(sides) | {(side, False)}))
+    raise TooMany
+
+
+def _constraints(facts: Facts) -> tuple[list[SizeSum], list[SizeSum]]:
+    """Return the sums that are zero, and those that are not negative, with what is known of all integers in them."""
+    zero, rest = ([one for one, is_zero in facts if is_zero is wanted] for wanted in (True, False))
+    seen: set[Key] = set()
+    pending = [key for one, _ in facts for key in one.terms]
+    while pending:
+        key = pending.pop()
+        if key not in seen:
+            seen.add(key)
+            rest += (told := known(key))
+            pending += [inner for one in told for inner in one.terms]
+    return zero, rest
+
+
 @functools.lru_cache(maxsize=4096)
 def _is_empty(asked: tuple[SizeComparison, ...]) -> bool:
     """Whether comparisons are known to hold together for no sizes."""
-    sums = SizeSums()
     try:
-        return not any(has_solution(*sums.constraints(case)) for case in _cases(sums, asked))
-    except (TooMany, InvalidArgument):  # or an expression of very many terms
+        alternatives = [_compared(one) for one in asked]
+    except InvalidArgument:  # an expression of very many terms
         return False
-
-
-def _cases(sums: SizeSums, asked: Iterable[SizeComparison]) -> Iterator[Facts]:
-    """Yield the constraints for each combination of what minima, maxima and comparisons are."""
-    alternatives = [_compared(sums, one) for one in asked]
     if math.prod(map(len, alternatives)) > MOST_CASES:
-        raise TooMany
-    for combination in product(*alternatives):
-        yield frozenset().union(*combination)
+        return False
+    return not any(_has_solution(frozenset(combination)) for combination in product(*alternatives))
 
 
-def _compared(sums: SizeSums, asked: SizeComparison) -> list[Facts]:
-    found: dict[Facts, None] = {}
-    for difference, facts in _differences(sums, asked):
-        match asked.symbol:
-            case "==":
-                options = [(difference, True)]
-            case "!=":
-                options = [(difference - 1, False), (-difference - 1, False)]
-            case ">=" | ">":
-                options = [(difference - (asked.symbol == ">"), False)]
-            case _:
-                options = [(-difference - (asked.symbol == "<"), False)]
-        found |= {facts | {option}: None for option in options}
-    return [*found]
+def _compared(asked: SizeComparison) -> list[tuple[SizeSum, bool]]:
+    """Return the facts of which one holds where a comparison does."""
+    difference = _difference(asked)
+    match asked.symbol:
+        case "==":
+            return [(difference, True)]
+        case "!=":
+            return [(difference - 1, False), (-difference - 1, False)]
+        case ">=" | ">":
+            return [(difference - (asked.symbol == ">"), False)]
+    return [(-difference - (asked.symbol == "<"), False)]
 
 
-def _differences(sums: SizeSums, asked: SizeComparison) -> list[tuple[LinearSum, Facts]]:
-    return sums.values(parse(f"{asked.left} - ({asked.right})"))
+def _difference(asked: SizeComparison) -> SizeSum:
+    return expression_sum(parse(f"{asked.left} - ({asked.right})"))
 
 
 def _end(is_inside: Callable[[int], bool], beyond: bool) -> int | None:
@@ -251,11 +307,9 @@ def _remainder(asked: SizeComparison, given: Sequence[SizeComparison]) -> tuple[
 
 def _regime(asked: SizeComparison, given: Sequence[SizeComparison]) -> tuple[SizeComparison, ...]:
     """Return how the sides of a minimum or a maximum compare where a comparison holds."""
-    sums = SizeSums()
-    sides = {
-        side + one for _, facts in _differences(sums, asked) for side, _ in facts for one in (0, 1)
-    }  # of `<=` and `<`
-    regimes = (_arranged(sums, side, ">=") for side in sorted(sides, key=sums.text))
+    cases = _cases(frozenset({(_difference(asked), True)}))
+    sides = {side + one for _, told in cases for side, _ in told for one in (0, 1)}  # of `<=` and `<`
+    regimes = (_arranged(side, ">=") for side in sorted(sides, key=str))
     return next(((one,) for one in regimes if _are_equivalent(asked, one, given)), ())
 
 
@@ -266,19 +320,19 @@ def _are_equivalent(one: SizeComparison, other: SizeComparison, given: Sequence[
 def _linear(asked: SizeComparison, given: Sequence[SizeComparison]) -> tuple[SizeComparison, ...]:
     """Return a comparison of sums of names with what is negative on the other side."""
     del given
-    sums = SizeSums()
-    (difference, _), *others = _differences(sums, asked)
-    arranged = _arranged(sums, difference, asked.symbol)
-    return () if others or asked.symbol == "!=" or re.search(r"\w\(", str(arranged)) else (arranged,)
+    arranged = _arranged(_difference(asked), asked.symbol)
+    return () if asked.symbol == "!=" or re.search(r"\w\(", str(arranged)) else (arranged,)
 
 
-def _arranged(sums: SizeSums, difference: LinearSum, symbol: str) -> SizeComparison:
-    """Return the comparison of a sum with 0, with terms that are subtracted on the right, and the number if it is positive."""
+def _arranged(difference: SizeSum, symbol: str) -> SizeComparison:
+    """Return the comparison of a sum with 0, with terms that are subtracted on the right, and the number if it is
+    positive.
+    """
     if 2 * sum(factor < 0 for factor in difference.terms.values()) > len(difference.terms):
         difference, symbol = -difference, _TURNED.get(symbol, symbol)
     divisor = math.gcd(difference.number, *difference.terms.values())
-    left = LinearSum({key: n // divisor for key, n in difference.terms.items() if n > 0})
-    right = LinearSum({key: -n // divisor for key, n in difference.terms.items() if n < 0})
+    left = SizeSum({key: n // divisor for key, n in difference.terms.items() if n > 0})
+    right = SizeSum({key: -n // divisor for key, n in difference.terms.items() if n < 0})
     number = -difference.number // divisor
     left, right = (left + -number, right) if number < 0 and right.terms else (left, right + number)
-    return SizeComparison(sums.text(left), symbol, sums.text(right))
+    return SizeComparison(str(left), symbol, str(right))

@@ -1,80 +1,35 @@
 """Whether linear constraints have a solution in integers: Pugh's Omega test.
 
-A constraint is a `LinearSum` that is zero, or one that is not negative. Equations are solved by Euclid's algorithm on their factors.
-Of inequalities one variable after another is eliminated: exactly where a factor is 1, else by the solutions that surely remain
-(the dark shadow), and by those between (splinters), so that the answer is that of trying all integers.
+A constraint is a `SizeSum` that is zero, or one that is not negative. Equations are solved by Euclid's algorithm on
+their factors. Of inequalities one variable after another is eliminated: exactly where a factor is 1, else by the
+solutions that surely remain (the dark shadow), and by those between (splinters), so that the answer is that of trying
+all integers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import product
 
-__all__ = ["LinearSum", "TooMany", "has_solution"]
+from jaxport.sizes.sums import Key, SizeSum
 
 MOST_STEPS = 4000
 """Eliminations after which nothing is decided."""
 MOST_CONSTRAINTS = 400
-
-Key = Hashable
-"""What stands for an integer."""
 
 
 class TooMany(Exception):
     """A question takes too many steps to be answered."""
 
 
-@dataclass(frozen=True)
-class LinearSum:
-    """A sum of integers with whole factors.
-
-    Attributes:
-      terms: the factor of each, none of which is zero.
-      number: the number that is added.
-    """
-
-    terms: Mapping[Key, int]
-    number: int = 0
-
-    def __hash__(self) -> int:
-        return hash((frozenset(self.terms.items()), self.number))
-
-    def __add__(self, other: LinearSum | int) -> LinearSum:
-        if isinstance(other, int):
-            return LinearSum(self.terms, self.number + other)
-        terms = dict(self.terms)
-        for key, factor in other.terms.items():
-            terms[key] = terms.get(key, 0) + factor
-        return LinearSum({key: factor for key, factor in terms.items() if factor}, self.number + other.number)
-
-    def __mul__(self, factor: int) -> LinearSum:
-        return LinearSum({key: own * factor for key, own in self.terms.items() if factor}, self.number * factor)
-
-    def __sub__(self, other: LinearSum | int) -> LinearSum:
-        return self + other * -1
-
-    def __neg__(self) -> LinearSum:
-        return self * -1
-
-    def replaced(self, key: Key, other: LinearSum) -> LinearSum:
-        """Return the sum with another one in place of an integer."""
-        factor = self.terms.get(key, 0)
-        return (
-            LinearSum({own: n for own, n in self.terms.items() if own != key}, self.number) + other * factor
-            if factor
-            else self
-        )
-
-
-def has_solution(zero: Iterable[LinearSum], not_negative: Iterable[LinearSum]) -> bool:
+def has_solution(zero: Iterable[SizeSum], not_negative: Iterable[SizeSum]) -> bool:
     """Whether there are integers for which sums are zero, and others are not negative.
 
     Raises:
       TooMany: that takes too many steps.
 
-    >>> n, m = LinearSum({"n": 1}), LinearSum({"m": 1})
+    >>> n, m = SizeSum({"n": 1}), SizeSum({"m": 1})
     >>> has_solution([n * 2 - m * 4 - 1], []), has_solution([n * 3 - m * 2], [n - 1, -n + 2])
     (False, True)
     """
@@ -85,7 +40,7 @@ class _OmegaTest:
     def __init__(self) -> None:
         self.steps = 0
 
-    def has_solution(self, zero: list[LinearSum], rest: list[LinearSum]) -> bool:
+    def has_solution(self, zero: list[SizeSum], rest: list[SizeSum]) -> bool:
         self.steps += 1
         if self.steps > MOST_STEPS or len(rest) > MOST_CONSTRAINTS:
             raise TooMany
@@ -101,8 +56,8 @@ class _OmegaTest:
             key, factor = min(equation.terms.items(), key=lambda item: (abs(item[1]), str(item[0])))
             # With `key` as another integer minus whole parts of the rest, factors of the rest become remainders.
             parts = {own: -(n // factor) for own, n in equation.terms.items() if own != key and n // factor}
-            shift = LinearSum(parts, -(equation.number // factor))
-            solved = shift if abs(factor) == divisor else shift + LinearSum({key: 1})
+            shift = SizeSum(parts, -(equation.number // factor))
+            solved = shift if abs(factor) == divisor else shift + SizeSum({key: 1})
             zero = [one.replaced(key, solved) for one in (*zero, equation)]
             rest = [one.replaced(key, solved) for one in rest]
         tight = _tightened(rest)
@@ -113,9 +68,9 @@ class _OmegaTest:
             return self.has_solution(equal, rest)
         return self._eliminated(rest)
 
-    def _eliminated(self, rest: list[LinearSum]) -> bool:
+    def _eliminated(self, rest: list[SizeSum]) -> bool:
         """Whether inequalities of which none contradicts another have a solution."""
-        signs: dict[Key, tuple[list[LinearSum], list[LinearSum]]] = {}
+        signs: dict[Key, tuple[list[SizeSum], list[SizeSum]]] = {}
         for one in rest:
             for key, factor in one.terms.items():
                 signs.setdefault(key, ([], []))[factor < 0].append(one)
@@ -148,7 +103,7 @@ class _OmegaTest:
         )
 
 
-def _tightened(rest: Iterable[LinearSum]) -> tuple[list[LinearSum], list[LinearSum]] | None:
+def _tightened(rest: Iterable[SizeSum]) -> tuple[list[SizeSum], list[SizeSum]] | None:
     """Return inequalities in integers, each once, and the equations that two of them make; None if they contradict."""
     least: dict[frozenset[tuple[Key, int]], int] = {}
     for one in rest:
@@ -164,9 +119,9 @@ def _tightened(rest: Iterable[LinearSum]) -> tuple[list[LinearSum], list[LinearS
     for terms, number in least.items():
         opposite = least.get(frozenset((key, -factor) for key, factor in terms))
         if opposite is None or number + opposite > 0:
-            kept.append(LinearSum(dict(terms), number))
+            kept.append(SizeSum(dict(terms), number))
         elif number + opposite < 0:
             return None
         else:
-            equal.append(LinearSum(dict(terms), number))
+            equal.append(SizeSum(dict(terms), number))
     return kept, equal

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 # Values are arrays of JAX, of NumPy, or tuples, as an operation has them: only the module tells which.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false, reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false
+# pyright: reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
 import re
 from collections import ChainMap
 from collections.abc import Container, Mapping, MutableMapping, Sequence
@@ -23,8 +24,6 @@ from jaxport.stablehlo.reading import unread
 from jaxport.stablehlo.registry import CONTEXT, definitions
 from jaxport.stablehlo.scopes import ScopeCall, segments
 from jaxport.stablehlo.tree import Attributes, HloBody, HloModule, HloOperation, TensorType, Value
-
-__all__ = ["HloWalk", "refusals"]
 
 source_info_util.register_exclusion(__file__)
 
@@ -250,7 +249,9 @@ class OperationPlace:
 
 
 def named(operation: HloOperation) -> tuple[str, Attributes]:
-    """Return the name under which an operation is defined, and its attributes: those of a custom call are in its configuration."""
+    """Return the name under which an operation is defined, and its attributes: those of a custom call are in its
+    configuration.
+    """
     given = unread(operation.attributes)
     if operation.name == "stablehlo.composite":
         return given["name"], dict(given.get("composite_attributes", {}))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 # Values are arrays of JAX, of NumPy, or tuples, as an operation has them: only the module tells which.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false, reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false
+# pyright: reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +16,6 @@ from jax.export import is_symbolic_dim
 from jaxport.errors import Refusal, ValueNotKnown
 from jaxport.jaxprs import Dim, InconclusiveDimensionOperation, PythonFunction
 from jaxport.stablehlo.tree import HloOperation, TensorType, Value
-
-__all__ = ["FEW", "MOST", "as_jax", "compute", "dims_of", "is_known", "sizes_of"]
 
 MOST, FEW = 1024, 16
 """The most elements of values that are computed here, and of those that are sizes."""

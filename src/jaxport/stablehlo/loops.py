@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 # Values are arrays of JAX, of NumPy, or tuples, as an operation has them: only the module tells which.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false, reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false
+# pyright: reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,6 @@ from jax.export import is_symbolic_dim
 from jaxport.jaxprs import Dim, PythonFunction
 from jaxport.stablehlo import host
 from jaxport.stablehlo.tree import HloBody, HloModule, HloOperation, Value
-
-__all__ = ["Counted", "counted", "scan"]
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,9 @@ class _CountedRows:
         return row is not None
 
     def _steps(self, call: HloOperation, value: int) -> tuple[list[HloOperation], list[int]] | None:
-        """Return what a function does with an array and the counter, and their numbers inside; None if it is no such function."""
+        """Return what a function does with an array and the counter, and their numbers inside; None if it is no such
+        function.
+        """
         if call.name != "func.call" or self.counter not in call.operands or call.operands.count(value) != 1:
             return None
         inner = self.module.functions[call.attributes["callee"]].body

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 # Values are arrays of JAX, of NumPy, or tuples, as an operation has them: only the module tells which.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false, reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false
+# pyright: reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
 import inspect
 import os
 import re
@@ -32,8 +33,6 @@ from jaxport.stablehlo.reading import BYTECODE, read_module
 from jaxport.stablehlo.scopes import ConstantUse, modules_of, untie, uses_of_constants
 from jaxport.stablehlo.tree import HloModule, TensorType
 
-__all__ = ["HloProgram", "from_stablehlo", "is_stablehlo", "program_of"]
-
 source_info_util.register_exclusion(__file__)
 
 PARAMETER = 2
@@ -60,9 +59,10 @@ def from_stablehlo(
     """Read a compiled artifact as a JAX function.
 
     Args:
-      artifact: a `jax.export.Exported`, or what its `serialize` returns; the text of a StableHLO module, its bytecode, or a
-        portable artifact; or the path of a file with one of these.
-      platforms: the platforms of a module for several, in the order of their numbers; a `jax.export.Exported` knows them.
+      artifact: a `jax.export.Exported`, or what its `serialize` returns; the text of a StableHLO module, its bytecode,
+        or a portable artifact; or the path of a file with one of these.
+      platforms: the platforms of a module for several, in the order of their numbers; a `jax.export.Exported` knows
+        them.
       limits: bounds on what reading the artifact and running it may cost.
 
     Returns:
@@ -348,7 +348,8 @@ class HloProgram:
     def __call__(self, *args: object, **kwargs: object) -> Any:
         """Return the results of the artifact's function.
 
-        A first argument that has the names of `params` is taken for these: `program(params, x)` is `program.apply(params, x)`.
+        A first argument that has the names of `params` is taken for these: `program(params, x)` is
+        `program.apply(params, x)`.
         """
         if args and isinstance(args[0], Mapping) and self._values and args[0].keys() == self._values.keys():
             return self.apply(args[0], *args[1:], **kwargs)
@@ -389,7 +390,9 @@ class HloProgram:
 
     @cached_property
     def _is_known_by_value(self) -> bool:
-        """Whether sizes may depend on the values of arguments: those that are whole numbers, in modules that were not made by JAX."""
+        """Whether sizes may depend on the values of arguments: those that are whole numbers, in modules that were not
+        made by JAX.
+        """
         return self.exported is None and self.module.is_dynamic
 
     def _run(self, params: Parameters, leaves: Sequence[Array]) -> list[Array]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 # Values are arrays of JAX, of NumPy, or tuples, as an operation has them: only the module tells which.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false, reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false
+# pyright: reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
 import re
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
     from jaxport.stablehlo.tree import Kind
 
-__all__ = ["BYTECODE", "dtype_of", "read_module"]
-
 BYTECODE = b"ML\xefR"
 _BYTECODE = "the bytecode"
 DEEPEST_TEXT = 256
@@ -38,7 +37,8 @@ _WRAPPED = re.compile(r"^(?:jit|pjit|jvp|vmap|transpose|checkpoint|remat|custom_
 
 
 def read_module(data: bytes | str, limits: Limits, trusted: bool = True) -> HloModule:
-    """Return a module of StableHLO, checked against the limits; one that is not trusted is parsed in a process of its own first.
+    """Return a module of StableHLO, checked against the limits; one that is not trusted is parsed in a process of its
+    own first.
 
     Raises:
       ModelError: it is malformed, or too large; the message has line and column of a text.

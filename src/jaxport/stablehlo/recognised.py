@@ -18,8 +18,6 @@ from jaxport.jaxprs import PythonFunction
 from jaxport.stablehlo.reading import read_module
 from jaxport.stablehlo.tree import HloBody, HloModule, HloOperation, TensorType, canonical
 
-__all__ = ["first_extreme", "function", "monoid", "of_sizes", "returned_argument", "sort_keys"]
-
 _MONOIDS: dict[str, PythonFunction] = {
     "stablehlo.add": lax.add,
     "stablehlo.multiply": lax.mul,
@@ -103,7 +101,9 @@ def _sorted(keys: int) -> PythonFunction:
 
 
 def sort_keys(module: HloModule, body: HloBody, dtypes: Sequence[np.dtype]) -> int:
-    """Return by how many leading operands a comparator orders, as `lax.sort` does; 0 if it orders otherwise, and -1 if downward."""
+    """Return by how many leading operands a comparator orders, as `lax.sort` does; 0 if it orders otherwise, and -1 if
+    downward.
+    """
     if any(dtype.kind == "V" and dtype.itemsize < 2 for dtype in dtypes):
         return 0
     key = canonical(module, body)
@@ -172,7 +172,9 @@ _PROBES = [(7, 2), (8, 2), (1, 3), (0, 5), (9, 4), (-7, 2), (-8, 4), (-1, 3), (1
 
 
 def of_sizes(walk: Any, plain: str, name: str, operands: Sequence[np.ndarray]) -> Any:
-    """Return the quotient of sizes, of which some have names, that JAX has written as a function with choices; else None."""
+    """Return the quotient of sizes, of which some have names, that JAX has written as a function with choices; else
+    None.
+    """
     meaning = _OF_SIZES.get(plain)
     if meaning is None or len(operands) < 2 or all(x.dtype != object for x in operands[-2:]):
         return None

@@ -10,10 +10,10 @@ from functools import cached_property
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import PythonFunction
 
-__all__ = ["CONTEXT", "Definition", "define", "definitions", "plain", "stablehlo_op"]
-
 CONTEXT = frozenset({"result", "results", "regions", "context"})
-"""Keywords that are no attributes: the type of the first result, the types of all, the regions as functions, and the walk."""
+"""Keywords that are no attributes: the type of the first result, the types of all, the regions as functions, and the
+walk.
+"""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,9 @@ _ours: set[str] = set()
 
 
 def define(*names: str) -> Callable[[PythonFunction], PythonFunction]:
-    """Register the definition of operations of StableHLO (`add`), of another dialect (`chlo.erf`) or of a custom call (`@Qr`)."""
+    """Register the definition of operations of StableHLO (`add`), of another dialect (`chlo.erf`) or of a custom call
+    (`@Qr`).
+    """
 
     def register(function: PythonFunction) -> PythonFunction:
         _add(names, Definition(function))
@@ -63,12 +65,12 @@ def stablehlo_op(*names: str) -> Callable[[PythonFunction], PythonFunction]:
     """Register a function for operations of one's own.
 
     Args:
-      names: an operation with its dialect (`"mydialect.scaled"`), a composite (`"my.norm"`), or a custom call with an `@`
-        (`"@my_kernel"`).
+      names: an operation with its dialect (`"mydialect.scaled"`), a composite (`"my.norm"`), or a custom call with an
+        `@` (`"@my_kernel"`).
 
-    The operands are positional, attributes are keyword-only, with their defaults; of custom calls these are the entries of
-    `backend_config`, if that is a dictionary. The keywords `result` and `results` are the types of the results, with `shape` and
-    `dtype`.
+    The operands are positional, attributes are keyword-only, with their defaults; of custom calls these are the entries
+    of `backend_config`, if that is a dictionary. The keywords `result` and `results` are the types of the results, with
+    `shape` and `dtype`.
 
     Raises:
       InvalidArgument: the package has a definition of this name.

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from jaxport.importer.modules import NodeModule
 from jaxport.stablehlo.tree import HloBody, HloModule, HloOperation
 
-__all__ = ["ConstantUse", "ScopeCall", "modules_of", "segments", "untie", "uses_of_constants"]
-
 
 @dataclass(eq=False)
 class ScopeCall:
@@ -118,7 +116,9 @@ def uses_of_constants(module: HloModule) -> dict[int, ConstantUse]:
 
 
 def untie(module: HloModule) -> None:
-    """Give each scope that reads a vector of one repeated number a constant of its own: the file has equal ones once."""
+    """Give each scope that reads a vector of one repeated number a constant of its own: the file has equal ones
+    once.
+    """
     last = module.values
     for function in module.functions.values():
         made: dict[tuple[int, tuple[str, ...]], HloOperation] = {}

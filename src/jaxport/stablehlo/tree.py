@@ -1,4 +1,6 @@
-"""A module of StableHLO as plain values: functions, operations and types, with nothing left of MLIR but constants' buffers."""
+"""A module of StableHLO as plain values: functions, operations and types, with nothing left of MLIR but constants'
+buffers.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,6 @@ import numpy as np
 from jaxport.errors import ModelError
 from jaxport.importer.limits import Limits
 from jaxport.jaxprs import Array
-
-__all__ = [
-    "Attributes",
-    "HloBody",
-    "HloFunction",
-    "HloModule",
-    "HloOperation",
-    "Kind",
-    "TensorType",
-    "Value",
-    "canonical",
-]
 
 Value = Array
 """What an operation computes with: an array of JAX, a known one of NumPy, a tuple, or None for a token."""
@@ -175,7 +165,9 @@ class HloModule:
 
 
 def canonical(module: HloModule, body: HloBody) -> tuple:
-    """Return a key that bodies share if and only if they compute the same, operation by operation; called functions included."""
+    """Return a key that bodies share if and only if they compute the same, operation by operation; called functions
+    included.
+    """
     numbers = {value: at for at, value in enumerate(body.arguments)}
     return _canonical(module, body, numbers)
 

@@ -179,7 +179,8 @@ def compared_results(
       expected, actual: the results.
       tolerance: that of each element.
       inside: the narrowest float that each was rounded to.
-      spread: returns the change of each result in JAX itself under different rounding; it stops as soon as what it is given holds.
+      spread: returns the change of each result in JAX itself under different rounding; it stops as soon as what it is
+        given holds.
       scaled: as `difference` takes it; then rounding explains nothing.
     """
     narrow = inside if len(inside) == len(expected) else [None] * len(expected)

@@ -88,7 +88,9 @@ class _Replay:
         return value
 
     def through(self, jaxpr: jaxprs.Jaxpr, consts: Sequence[Array], operands: Sequence[Array]) -> list[Array]:
-        """Return the results of a program with the results of each equation replaced, and those of each loop or branch."""
+        """Return the results of a program with the results of each equation replaced, and those of each loop or
+        branch.
+        """
 
         def replaced(equation: jaxprs.JaxprEqn, inputs: list[Any]) -> list[Array]:
             inner = bodies(equation.params)

@@ -1,4 +1,6 @@
-"""Inputs of a decoder's step that mean something: masks of padding before the text, and sizes that its runtime takes."""
+"""Inputs of a decoder's step that mean something: masks of padding before the text, and sizes that its runtime
+takes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def is_counted(model: ir.Model) -> bool:
 
 
 def sizes_of_step(model: ir.Model) -> Assumptions:
-    """Return what the sizes of a decoder's step have in common, by the names that its callers use: files do not say it."""
+    """Return what the sizes of a decoder's step have in common, by the names that its callers use: files do not say
+    it.
+    """
     if not is_counted(model):
         return Assumptions()
     named = {dim.value for value in model.graph.inputs for dim in value.shape or () if isinstance(dim, ir.SymbolicDim)}

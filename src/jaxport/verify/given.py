@@ -10,8 +10,6 @@ import jax
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Dim, Parameters, dims
 
-__all__ = ["arrays_and_sizes", "is_shape"]
-
 
 def is_shape(value: object) -> bool:
     """Whether a value says the shape of an input, and not the input.
@@ -36,7 +34,8 @@ def arrays_and_sizes(inputs: Parameters, declared: Mapping[str, Any]) -> tuple[d
       declared: what has the declared shape and dtype of each input.
 
     Raises:
-      InvalidArgument: a shape has another rank, size or dtype than the input, or its names say that open sizes are equal.
+      InvalidArgument: a shape has another rank, size or dtype than the input, or its names say that open sizes are
+        equal.
 
     >>> (n,) = jax.export.symbolic_shape("n")
     >>> struct = lambda *shape: jax.ShapeDtypeStruct(shape, "float32")

@@ -35,8 +35,6 @@ from jaxport.verify.running import DRAWN, Run, Sampling, Sides, arguments
 LONGEST_COMPILED = 5000
 """The most operations of a program that is compiled for one call."""
 
-__all__ = ["Comparison", "caller", "sample", "verify_program"]
-
 
 @takes(
     "verify",
@@ -67,8 +65,8 @@ def verify_program(
 
     Args:
       program: the imported model.
-      inputs: the inputs by position or by name; inputs whose values decide shapes have to be among them. A shape such as
-        `("n", 3)`, or a `jax.ShapeDtypeStruct`, is that of an array to sample.
+      inputs: the inputs by position or by name; inputs whose values decide shapes have to be among them. A shape such
+        as `("n", 3)`, or a `jax.ShapeDtypeStruct`, is that of an array to sample.
       check: whether to raise if the two sides disagree.
       sizes: the sizes of the dims that the model names, one mapping per run.
       rtol, atol: the relative and absolute tolerance of an element; by default those of its dtype.
@@ -250,8 +248,8 @@ class Comparison(Sides[Run]):
     def _traced(
         self, by_name: Mapping[str, np.ndarray], given: Collection[str]
     ) -> tuple[jaxprs.ClosedJaxpr, Assumptions]:
-        """Return the program with symbolic sizes, to see how inputs are used, and what is assumed of these; if that fails,
-        only its inputs. Sizes that the user gives are those that the model declares.
+        """Return the program with symbolic sizes, to see how inputs are used, and what is assumed of these; if that
+        fails, only its inputs. Sizes that the user gives are those that the model declares.
         """
         program, given = self.program, {*given, *self._known_sizes(by_name)}
         known = {name: by_name[name] for name in program.static_inputs}

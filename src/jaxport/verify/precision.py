@@ -85,8 +85,8 @@ PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated
 def in_full_precision(jaxpr: jaxprs.ClosedJaxpr) -> jaxprs.ClosedJaxpr:
     """Return a program whose products are as exact as the types of their operands.
 
-    By default, accelerators compute products of float32 with fewer bits, which no runtime of ONNX does on a CPU. What an
-    algorithm that a user names rounds to stays.
+    By default, accelerators compute products of float32 with fewer bits, which no runtime of ONNX does on a CPU. What
+    an algorithm that a user names rounds to stays.
 
     >>> program = in_full_precision(jax.make_jaxpr(jnp.dot)(jnp.ones(2), jnp.ones(2)))
     >>> program.eqns[0].params["precision"]

@@ -44,7 +44,9 @@ class Output:
 def compared_outputs(
     names: Iterable[str], sizes: Mapping[str, int], expected: Iterable[np.ndarray], differences: Iterable[Difference]
 ) -> list[Output]:
-    """Return the comparisons of all outputs at one set of sizes, given their names, the JAX results and the differences."""
+    """Return the comparisons of all outputs at one set of sizes, given their names, the JAX results and the
+    differences.
+    """
     return [
         Output(name, str(value.dtype), value.shape, sizes, difference)
         for name, value, difference in zip(names, expected, differences, strict=True)
@@ -82,10 +84,10 @@ class BlockDifference:
     Attributes:
       path: the path of the module; the name of the block if it has none.
       target: the qualified name of the module's class, or of the function.
-      relative: the root mean square of the difference, in units of that of the expected values; the largest one if there
-        are several results. The calls of a scan count together.
-      added: what the block costs: `relative` without the largest such difference of the values that the block is computed
-        from, where both are taken as independent, so that their squares add up.
+      relative: the root mean square of the difference, in units of that of the expected values; the largest one if
+        there are several results. The calls of a scan count together.
+      added: what the block costs: `relative` without the largest such difference of the values that the block is
+        computed from, where both are taken as independent, so that their squares add up.
     """
 
     path: str

@@ -2,8 +2,8 @@
 
 How an integer input is used is read from the jaxpr: it is followed through operations that move, cast or shift it, to
 where it selects from an axis (gather, scatter, dynamic slices) or is compared with the positions of one: for equality
-(a one-hot encoding), or for order (a mask from lengths). The size of that axis bounds it. An input whose sum selects is a
-mask of zeros and ones: of a token's position, or of the last token.
+(a one-hot encoding), or for order (a mask from lengths). The size of that axis bounds it. An input whose sum selects is
+a mask of zeros and ones: of a token's position, or of the last token.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Range:
 class _ValueOrigin:
     """The origin of a value: inputs of the program, by index, or the positions along axes of these sizes.
 
-    An array of index vectors has the origin of each component in `columns`. `summed` are the inputs of which the value is
-    a sum.
+    An array of index vectors has the origin of each component in `columns`. `summed` are the inputs of which the value
+    is a sum.
     """
 
     inputs: frozenset[int] = frozenset()

@@ -11,9 +11,10 @@ from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Dim, dim_text, dims
 from jaxport.jaxprs.walk import equations_within
+from jaxport.sizes.conditions import SizeComparison
 
-#: The ranges that are searched, the smallest first, to keep runs quick.
-LIMITS = (3, 6, 10, 20, 50, 100, 300, 1000)
+#: The ranges that are tried, the smallest first, to keep runs quick; beyond them the smallest sizes are computed.
+LIMITS = (3, 6, 10, 20, 50, 100, 300)
 TRIES = 100
 
 
@@ -54,6 +55,14 @@ class Conditions:
     def fulfilled(self, sizes: Mapping[str, int]) -> bool:
         """Whether sizes satisfy the constraints and leave no array empty."""
         return not self.broken(sizes) and all(dims.evaluate(dim, sizes) >= 1 for dim in self._dims)
+
+    def solved(self, known: Mapping[str, int], open_symbols: Sequence[str]) -> dict[str, int] | None:
+        """Return the smallest sizes beside those that are known; None if none are found."""
+        asked = [*map(SizeComparison.of, self.constraints), *(SizeComparison(dim, ">=", "1") for dim in self._dims)]
+        for name, size in known.items():
+            asked = [one.with_size(name, str(size)) for one in asked]
+        found = SizeComparison.solution(asked, open_symbols)
+        return None if found is None else {**known, **found}
 
 
 def sets(
@@ -117,8 +126,10 @@ def chosen(
         if sizes is None:
             if sets:
                 break  # the constraints leave a single choice
+            sizes = conditions.solved(known, open_symbols)
+        if sizes is None:
             raise InvalidArgument(
-                f"no sizes of {', '.join(open_symbols)} up to {LIMITS[-1]} were found for which no array is empty",
+                f"no sizes of {', '.join(open_symbols)} were found for which no array is empty",
                 why=", ".join(conditions.constraints),
                 instead='give them: `verify(sizes=[{"B": 4}])`',
             )

@@ -62,8 +62,9 @@ def verify(
 ) -> Report:
     """Run the JAX function and the exported model on the same inputs, and compare every output, dtype and shape.
 
-    Missing inputs are sampled: floats of both signs, masks, and integers that are valid as indices wherever the function
-    indexes with them. If dims are symbolic, several sizes are run; they satisfy the constraints and leave no array empty.
+    Missing inputs are sampled: floats of both signs, masks, and integers that are valid as indices wherever the
+    function indexes with them. If dims are symbolic, several sizes are run; they satisfy the constraints and leave no
+    array empty.
 
     A model in reduced precision (`to_onnx(precision=...)`) is compared with the original function, at a tolerance for
     that precision; the report shows the difference.
@@ -123,7 +124,9 @@ LARGE = 1 << 28
 
 
 def _session(exported: ExportedModel) -> Session:
-    """Return the session of an export, or one of its own, which takes less memory, if the weights are large and there is none."""
+    """Return the session of an export, or one of its own, which takes less memory, if the weights are large and there
+    is none.
+    """
     tensors = [value.const_value for value in exported.model.graph.initializers.values()]
     size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
     if size < LARGE or "session" in vars(exported):

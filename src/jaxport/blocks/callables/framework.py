@@ -14,21 +14,6 @@ from jaxport.blocks.block import freeze
 from jaxport.blocks.callables.values import is_array
 from jaxport.jaxprs import Module, Parameters, PythonFunction
 
-__all__ = [
-    "LIBRARIES",
-    "CallRecorder",
-    "Framework",
-    "Leaf",
-    "Lifted",
-    "Look",
-    "OwnPlace",
-    "Prepare",
-    "Snapshot",
-    "package_of",
-    "public_name",
-    "static_items",
-]
-
 ModuleType = TypeVar("ModuleType")
 """What a framework's modules are."""
 
@@ -94,8 +79,8 @@ class Lifted:
     """A module with mutable state, decomposed so that a trace works on a copy of it.
 
     `rebuild(values)` makes the copy from one value per leaf, inside the trace; `snapshot(copy)` reads it again after
-    the call; `restore()` undoes what the framework's transformations did to the user's own objects. `nodes` are those of the
-    module (see `Framework.nodes`); None if they are to be asked for.
+    the call; `restore()` undoes what the framework's transformations did to the user's own objects. `nodes` are those
+    of the module (see `Framework.nodes`); None if they are to be asked for.
     """
 
     leaves: tuple[Leaf, ...]
@@ -188,7 +173,9 @@ class Framework(Generic[ModuleType]):
         return iter(())
 
     def open_sizes(self) -> Iterator[tuple[type, str, Callable[[PythonFunction], PythonFunction]]]:
-        """Yield the classes and their methods that need a size as a number, and what wraps each to take symbolic ones."""
+        """Yield the classes and their methods that need a size as a number, and what wraps each to take symbolic
+        ones.
+        """
         return iter(())
 
     def interception(self, recorder: Callable[[], CallRecorder | None]) -> AbstractContextManager[Any]:

@@ -21,9 +21,6 @@ from jaxport.blocks.callables.values import contents, is_array
 from jaxport.jaxprs import PythonFunction
 from jaxport.jaxprs.identity import IdentitySet
 
-__all__ = ["named_models", "restored", "static_attribute"]
-
-
 # Types that hold nothing. (All checks use the type: `isinstance` asks an object for its class, and a foreign one may
 # fail.)
 _WITHOUT = type | types.ModuleType | types.BuiltinFunctionType | str | bytes | int | float

@@ -28,8 +28,6 @@ from jaxport.blocks.callables.values import contents, is_array, is_tracer
 from jaxport.jaxprs import Array, Module, PythonFunction, get_opaque_trace_state
 from jaxport.jaxprs.identity import IdentityMap, IdentitySet
 
-__all__ = ["Argument", "Changes", "MetLate", "Models", "arguments", "merged"]
-
 
 @dataclass(frozen=True)
 class Changes:

@@ -13,8 +13,6 @@ import jax
 from jaxport.blocks.callables.places import Types, joined
 from jaxport.jaxprs import Parameters
 
-__all__ = ["argument_values", "dotted", "leaf_paths", "output_paths", "signature_of", "unused"]
-
 
 def argument_values(
     signature: inspect.Signature | None, args: Sequence[object], kwargs: Parameters
@@ -28,7 +26,8 @@ def argument_values(
 
 
 def leaf_paths(named: Sequence[tuple[str, object]], is_variable: Callable[[object], bool]) -> list[str]:
-    """Return a path per leaf of the named trees, each another; a variable, a box around an array, has the path of the box.
+    """Return a path per leaf of the named trees, each another; a variable, a box around an array, has the path of the
+    box.
 
     >>> leaf_paths([("batch", {"ids": 1, "mask": (2, 3)})], lambda value: False)
     ['batch.ids', 'batch.mask.0', 'batch.mask.1']

@@ -8,8 +8,6 @@ from jaxport.blocks.callables.framework import Framework
 from jaxport.jaxprs import Module
 from jaxport.jaxprs.identity import IdentityMap, IdentitySet
 
-__all__ = ["Places", "Types", "joined", "kind_of"]
-
 
 def joined(*parts: str) -> str:
     """Return the path made of the non-empty parts.

@@ -25,19 +25,6 @@ from jaxport import jaxprs
 from jaxport.jaxprs import Array, TreeDef
 from jaxport.jaxprs.identity import IdentityMap, IdentitySet
 
-__all__ = [
-    "CallPart",
-    "Exchange",
-    "NamedArrays",
-    "children",
-    "collect",
-    "contents",
-    "is_array",
-    "is_tracer",
-    "is_value",
-    "twin",
-]
-
 _MUTABLE = {list: enumerate, dict: dict.items, OrderedDict: dict.items, defaultdict: dict.items}
 
 
@@ -262,8 +249,8 @@ class Exchange:
     """Puts other values at the places of arrays, by their position; all others stay.
 
     Tuples are rebuilt and other containers changed in place, which `undo` reverts. A container at a second place is
-    copied there, and so is a pytree of another kind, if it has an array at one of the places to keep `apart`: places whose
-    array cannot be found by its identity.
+    copied there, and so is a pytree of another kind, if it has an array at one of the places to keep `apart`: places
+    whose array cannot be found by its identity.
 
     >>> x, named = jax.numpy.ones(2), NamedArrays()
     >>> part = collect([x, x], "", lambda _: False, named)

@@ -13,8 +13,6 @@ from jaxport.blocks.marking.window import current_recorder
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Parameters
 
-__all__ = ["boundary"]
-
 Decorated = TypeVar("Decorated")
 
 

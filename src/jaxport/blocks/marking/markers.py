@@ -15,8 +15,6 @@ from jaxport import jaxprs
 from jaxport.blocks.block import Block, FrozenMapping
 from jaxport.jaxprs import Module, Parameters, ad, batching, mlir, partial_eval_rules
 
-__all__ = ["BlockCall", "EnclosingModule", "block_enter_p", "block_exit_p"]
-
 
 @dataclass(eq=False)
 class EnclosingModule:

@@ -1,7 +1,7 @@
 """Functions of JAX that need a size as a number, in a form that symbolic sizes have, too.
 
-While a window is open, a call with a symbolic size runs the function here instead: `jax.lax.associative_scan` is a scan, since
-the tree that JAX writes has a depth for each size. All other calls run the function as it is.
+While a window is open, a call with a symbolic size runs the function here instead: `jax.lax.associative_scan` is a
+scan, since the tree that JAX writes has a depth for each size. All other calls run the function as it is.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from jax import lax
 from jax.export import is_symbolic_dim
 
 from jaxport.jaxprs import Array, Dim, InconclusiveDimensionOperation, PythonFunction, source_info_util
-
-__all__ = ["OPEN_SIZES"]
 
 source_info_util.register_exclusion(__file__)
 

@@ -25,8 +25,6 @@ from jaxport.jaxprs import Array, Module, PythonFunction, of_one_trace, source_i
 from jaxport.jaxprs.identity import IdentityMap, IdentitySet
 from jaxport.jaxprs.meshes import explicit_mesh, on_automatic_axes
 
-__all__ = ["Boundary", "Operators", "Recorder", "calls_left"]
-
 source_info_util.register_exclusion(__file__)
 
 _LEFT = "__jaxport_calls__"
@@ -78,9 +76,9 @@ class Recorder:
     """The state of one window; it belongs to one thread.
 
     `functions` are those selected by name, each with its target; `boundaries` are the settings of
-    decorators and selections for classes; `operators` tells which of those of imported programs are marked; `models` are
-    those of the running trace, if any. The contents of markers outlive the window, in JAX's caches: they do not depend
-    on what else the window sees.
+    decorators and selections for classes; `operators` tells which of those of imported programs are marked; `models`
+    are those of the running trace, if any. The contents of markers outlive the window, in JAX's caches: they do not
+    depend on what else the window sees.
     """
 
     def __init__(
@@ -111,7 +109,9 @@ class Recorder:
         return value if self.models is None else self.models.stand_in(value)
 
     def of_automatic_axes(self, values: Iterable[Any]) -> Iterator[Any]:
-        """Yield values that the running trace may use; arrays on a mesh with explicit axes as if these were automatic."""
+        """Yield values that the running trace may use; arrays on a mesh with explicit axes as if these were
+        automatic.
+        """
         for value in values:
             if isinstance(value, jax_core.Tracer) or explicit_mesh([jax.typeof(value)]) is None:
                 yield value
@@ -267,7 +267,8 @@ class Recorder:
         known = IdentitySet((*arrays, *passed.arrays, *entered))
         passed_on = {position for position, array in enumerate(results.arrays) if array in known}
         outside = {position: left[position] for position, array in enumerate(results.arrays) if is_tracer(array)}
-        # A container from outside of the running trace keeps an argument: it would hold a value that means nothing there.
+        # A container from outside of the running trace keeps an argument: it would hold a value that means nothing
+        # there.
         given = IdentityMap((after, before) for before, after in zip(arrays, entered, strict=True) if is_tracer(before))
         for position in passed_on & outside.keys() & set(returned.within(passed.visits)):
             before = given.get(results.arrays[position])
@@ -329,7 +330,8 @@ class Recorder:
 
 def _changed_twice(call: BlockCall, value: object) -> InvalidArgument:
     return InvalidArgument(
-        f"the call of `{call.short_name}` changes a `{type(value).__name__}` that it is given at two places, or that holds one "
+        f"the call of `{call.short_name}` changes a `{type(value).__name__}` that it is given at two places, or that "
+        "holds one "
         "array twice",
         where="the arguments of the call",
         why="each place of an argument is a value of its own in a block, so the call was made with a copy",

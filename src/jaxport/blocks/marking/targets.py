@@ -18,19 +18,6 @@ from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Module, PythonFunction, source_info_util
 from jaxport.jaxprs.identity import IdentityMap
 
-__all__ = [
-    "BOUNDARY",
-    "Patch",
-    "TargetSelection",
-    "bound_again",
-    "class_boundaries",
-    "function_patches",
-    "method_patches",
-    "public_methods",
-    "resolve_target",
-    "selection",
-]
-
 source_info_util.register_exclusion(__file__)
 
 # An owner, the name of an attribute, and a function from its value to the replacement.
@@ -200,7 +187,9 @@ def selection(targets: Iterable[str], recorder: _CurrentRecorder) -> TargetSelec
 
 
 def function_patches(forms: Mapping[str, tuple[PythonFunction, _Form]], recorder: _CurrentRecorder) -> list[Patch]:
-    """Return the patches that give functions, by name, another form inside of windows, wherever modules hold them under that name."""
+    """Return the patches that give functions, by name, another form inside of windows, wherever modules hold them under
+    that name.
+    """
     patches: list[Patch] = []
     for module in list(sys.modules.values()):
         if type(module) is ModuleType:

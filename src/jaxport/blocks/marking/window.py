@@ -23,8 +23,6 @@ from jaxport.blocks.marking.targets import Patch, class_boundaries, function_pat
 from jaxport.jaxprs import CHECKS_OF_SIZES, DECISIONS_ON_SIZES, source_info_util
 from jaxport.jaxprs.vmap_axes import RECORDS_OF_VMAP
 
-__all__ = ["Patches", "activation", "comparing_sizes", "current_recorder", "loaded_frameworks", "patched", "target_of"]
-
 # The frames of this package are not the user's: jax leaves them out of the source lines that it keeps.
 source_info_util.register_exclusion(__file__)
 
@@ -199,8 +197,8 @@ def activation(
         a default argument or a closure that captured it is not reached. Names of a framework that was not imported are
         ignored.
       frameworks: the frameworks to support; by default all that the process has imported.
-      operators: the operators of imported programs that get a boundary too: "none", those that are "written" as they are in
-        the file, "all".
+      operators: the operators of imported programs that get a boundary too: "none", those that are "written" as they
+        are in the file, "all".
 
     Raises:
       InvalidArgument: a target does not exist, or cannot be called.
@@ -225,7 +223,8 @@ def activation(
     try:
         patched.enter(
             recorder,
-            # Of several patches of an attribute the first is made: a selected function may have a form for open sizes, too.
+            # Of several patches of an attribute the first is made: a selected function may have a form for open sizes,
+            # too.
             [*of_open_sizes, *selected.patches, *of_methods, *CHECKS_OF_SIZES, *DECISIONS_ON_SIZES, *RECORDS_OF_VMAP],
         )
         recorders.append(weakref.ref(recorder))

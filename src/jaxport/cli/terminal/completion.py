@@ -18,8 +18,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from jaxport.errors import InvalidArgument
 
-__all__ = ["PRECISIONS", "Command", "Group", "answered", "in_bash", "precisions", "targets"]
-
 _ASKED = "_JAXPORT_COMPLETE"
 """The variable with which the scripts of shells ask what may follow."""
 

@@ -19,12 +19,11 @@ from jaxport.cli.files import as_given
 from jaxport.cli.terminal.output import log_error, settings
 from jaxport.errors import InvalidArgument, JaxportError, Unsupported
 
-__all__ = ["in_options", "report"]
-
 _FLAGS = frozenset({"--double-precision", "--strict"})
 _OPTIONS = {
     "atol": "--atol", "avoid": "--avoid", "checks": "--checks", "constraints": "--constraint",
-    "double_precision": "--double-precision", "expect": "--expect", "framework": "--framework", "functions": "--function",
+    "double_precision": "--double-precision", "expect": "--expect", "framework": "--framework",
+    "functions": "--function",
     "input_params": "--input-param", "inputs": "--input", "inputs_as_nchw": "--nchw-input", "io": "--io",
     "nonfinite": "--nonfinite", "opset": "--opset", "output_names": "--output-name", "outputs_as_nchw": "--nchw-output",
     "precision": "--precision", "rtol": "--rtol", "seed": "--seed", "sizes": "--size", "state": "--state",

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from jaxport.jaxprs import Parameters, PythonFunction
 
-__all__ = ["Settings", "command", "remark", "settings", "tell"]
-
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result and nothing else.")]
 Verbose = Annotated[

@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from jaxport.errors import JaxportError
 from jaxport.printable import spelled
 
-__all__ = ["opened", "readable", "refused_by"]
-
 _NAME = "jaxport-readable"
 
 

@@ -48,8 +48,6 @@ from jaxport.importer.traced.zero_sizes import may_be_nothing
 from jaxport.importer.values.host import Dim, is_dim
 from jaxport.jaxprs.dims import static
 
-__all__ = ["NeedsStatements", "RustBody"]
-
 
 class NeedsStatements(Exception):
     """An expression cannot stand where statements are not possible."""

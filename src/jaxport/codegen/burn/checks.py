@@ -1,4 +1,6 @@
-"""The check of the inputs: what `run` returns as an error, and `forward` panics with; and the sizes in their elements."""
+"""The check of the inputs: what `run` returns as an error, and `forward` panics with; and the sizes in their
+elements.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +38,6 @@ from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs.dim_text import symbols
 from jaxport.jaxprs.dims import evaluate
 from jaxport.sizes.conditions import SizeComparison
-
-__all__ = [
-    "CHECK_HELPERS",
-    "check_statement",
-    "check_text",
-    "element_statements",
-    "panicking",
-    "size_check",
-    "sizes_in_rust",
-]
 
 CHECK_HELPERS = (
     "check_at_least",
@@ -201,7 +193,9 @@ def element_statements(
 
 
 def sizes_in_rust(statements: Iterable[SizeStatement]) -> list[RustStatement]:
-    """`let [batch, _] = x.dims(); let height = (x.dims()[1] - 1) / 32;`: what is refused, `check` has refused before."""
+    """`let [batch, _] = x.dims(); let height = (x.dims()[1] - 1) / 32;`: what is refused, `check` has refused
+    before.
+    """
     made: list[RustStatement] = []
     for statement in statements:
         if isinstance(statement, ReadShape):

@@ -40,8 +40,6 @@ from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs.identity import IdentityMap
 
-__all__ = ["Crate", "names_in_use", "to_crate", "types_in_scope"]
-
 SHORT = 4
 """Layers of a sequence that are fields of the structure around it; more are a structure of their own."""
 
@@ -336,8 +334,10 @@ def helper_sources(names: set[str]) -> str:
 # The names that a crate has already
 
 _PRELUDE = (
-    "AsMut AsRef Box Clone Copy Debug Default DoubleEndedIterator Drop Eq Err ExactSizeIterator Extend Fn FnMut FnOnce From FromIterator "
-    "Future Hash Into IntoFuture IntoIterator Iterator None Ok Option Ord PartialEq PartialOrd Result Send Sized Some String Sync "
+    "AsMut AsRef Box Clone Copy Debug Default DoubleEndedIterator Drop Eq Err ExactSizeIterator Extend Fn FnMut "
+    "FnOnce From FromIterator "
+    "Future Hash Into IntoFuture IntoIterator Iterator None Ok Option Ord PartialEq PartialOrd Result Send Sized Some "
+    "String Sync "
     "ToOwned ToString TryFrom TryInto Unpin Vec bool char f32 f64 i8 i16 i32 i64 isize str u8 u16 u32 u64 usize"
 )
 """What every file of Rust sees, and the names of its primitive types."""

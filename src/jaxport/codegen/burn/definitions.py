@@ -33,8 +33,6 @@ from jaxport.codegen.rust.tree import (
 )
 from jaxport.codegen.writing.initial_values import Start
 
-__all__ = ["Struct", "default_of", "modules_in", "parameter", "snake_case"]
-
 MAKES = "Makes the module with new weights."
 
 
@@ -65,7 +63,9 @@ class Struct:
     further: str = ""
 
     def text(self) -> str:
-        """Return its definition: with `new` and `forward`, or with a configuration of its own where it takes arguments."""
+        """Return its definition: with `new` and `forward`, or with a configuration of its own where it takes
+        arguments.
+        """
         uses_device = has_name(self.init.values(), "device")
         device = f"{'' if uses_device else '_'}device: &Device"
         made = [f"            {self._field(key)}," for key in self.fields]

@@ -21,8 +21,6 @@ from jaxport.jaxprs.dims import static
 from jaxport.jaxprs.rewrite import evaluated
 from jaxport.jaxprs.walk import interpret
 
-__all__ = ["constant", "printed"]
-
 LARGEST_FOLDED = 2**12
 """Elements of a result that is computed while printing, at most."""
 LONGEST = 90

@@ -52,8 +52,6 @@ from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["RustCalls"]
-
 
 @dataclass
 class RustCalls:
@@ -246,7 +244,9 @@ class RustCalls:
         raise TypeError(f"`{type(value).__name__}` has no form in Rust")
 
     def _with_lists(self, tree: RustExpression) -> RustExpression:
-        """Return an expression with the lists that loops have filled in place of all of their elements; it is changed."""
+        """Return an expression with the lists that loops have filled in place of all of their elements; it is
+        changed.
+        """
         whole = {
             expression_text(Vector([self.element(chosen, index) for index in range(len(made))])): chosen
             for chosen, made in self.lists.items()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-__all__ = ["NAMES", "imports", "used"]
-
 _LAYERS = (
-    "BatchNorm Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d Dropout Embedding GroupNorm Gru LayerNorm "
+    "BatchNorm Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d Dropout Embedding GroupNorm Gru "
+    "LayerNorm "
     "Linear Lstm MultiHeadAttention PaddingConfig1d PaddingConfig2d PaddingConfig3d RmsNorm"
 ).split()
 
@@ -23,12 +22,15 @@ PATHS = {
     "burn::nn::attention": f"{_layers('Multi.*')} MhaInput generate_autoregressive_mask",
     "burn::nn::conv": _layers("Conv.*"),
     "burn::prelude": "",
-    "burn::tensor": "DType Distribution FloatDType IndexingUpdateOp IntDType Slice TensorCreationOptions activation module",
+    "burn::tensor": (
+        "DType Distribution FloatDType IndexingUpdateOp IntDType Slice TensorCreationOptions activation module"
+    ),
     "burn::tensor::activation": "softmax",
     "burn::tensor::kind": "Basic Numeric Ordered",
     "burn::tensor::module": "linear",
     "burn::tensor::ops": (
-        "AvgPoolOptions ConvOptions ConvTransposeOptions GridSampleOptions GridSamplePaddingMode InterpolateMode InterpolateOptions "
+        "AvgPoolOptions ConvOptions ConvTransposeOptions GridSampleOptions GridSamplePaddingMode InterpolateMode "
+        "InterpolateOptions "
         "MaxPoolOptions PadMode"
     ),
     "std::cmp": "Ordering",

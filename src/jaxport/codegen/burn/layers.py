@@ -29,8 +29,6 @@ from jaxport.codegen.tree import Layer
 from jaxport.codegen.writing.dialect import Constructor, Field, LayerLibrary
 from jaxport.importer.values.dtypes import canonical
 
-__all__ = ["BURN", "accepts", "forward", "layer_type"]
-
 DEFAULTS = {
     "stride": 1,
     "dilation": 1,
@@ -204,7 +202,9 @@ def _has_bias(layer: Layer) -> RustExpression:
 
 
 def _with_own_biases(name: str, layer: Layer, made: RustExpression) -> RustExpression:
-    """Return a cell without those biases of Burn's that the model has not: of products of the state, all or all but one."""
+    """Return a cell without those biases of Burn's that the model has not: of products of the state, all or all but
+    one.
+    """
     if "recurrent_bias" in layer.weights or not any("bias" in role for role in layer.weights):
         return made
     return path_call(f"{name}_with_new_bias" if "new_bias" in layer.weights else f"{name}_with_one_bias", made)
@@ -240,7 +240,9 @@ def _gates(layer: Layer) -> dict[str, Field]:
 
 
 def _own_gates(layer: Layer) -> dict[str, Field]:
-    """Return where the weights of an LSTM are whose gates have weights of their own; a bias is with the first product."""
+    """Return where the weights of an LSTM are whose gates have weights of their own; a bias is with the first
+    product.
+    """
     places = {
         "i{}.kernel": "input_transform.weight",
         "h{}.kernel": "hidden_transform.weight",
@@ -414,8 +416,10 @@ def last_step(rows: RustExpression, is_reversed: bool) -> RustExpression:
 
 
 KEYWORDS = (
-    "as break const continue crate dyn else enum extern false fn for if impl in let loop match mod move mut pub ref return self "
-    "Self static struct super trait true type unsafe use where while async await abstract become box do final gen macro override "
+    "as break const continue crate dyn else enum extern false fn for if impl in let loop match mod move mut pub ref "
+    "return self "
+    "Self static struct super trait true type unsafe use where while async await abstract become box do final gen "
+    "macro override "
     "priv try typeof unsized virtual yield union"
 )
 """Words of Rust that are no names."""

@@ -59,8 +59,6 @@ from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["Structs"]
-
 MOST_TOGETHER = 4
 """Results of a model that are a tuple; more are a structure with names."""
 
@@ -283,7 +281,9 @@ def _field(key: str) -> RustExpression:
 
 
 def _name_of(result: RustExpression) -> str:
-    """Return the name that a result has, or that the part of the module has that computes it; empty for others and for `x`."""
+    """Return the name that a result has, or that the part of the module has that computes it; empty for others and for
+    `x`.
+    """
     receiver = result.receiver if isinstance(result, Method) else result
     if isinstance(receiver, FieldAccess) and isinstance(receiver.value, Identifier) and receiver.value.id == "self":
         return receiver.field

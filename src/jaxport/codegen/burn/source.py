@@ -23,8 +23,6 @@ from jaxport.errors import SaveError
 from jaxport.files import checked_path, publish_all
 from jaxport.importer.tensors.origins import ORIGINS, WeightOrigin, stored
 
-__all__ = ["CrateSource", "crate_source", "weights_text"]
-
 MARK = "Written by jaxport"
 """The words in each generated file of text."""
 WEIGHTS = "model.safetensors"
@@ -38,7 +36,8 @@ class CrateSource:
     Attributes:
       files: the text of each file by its path in the crate: `Cargo.toml`, `src/lib.rs`, `src/model.rs`, …
       tensors: the weights, in Burn's own layouts.
-      taken_from: the tensor in the ONNX file that each of them is, or is a part of; what was computed from others is none.
+      taken_from: the tensor in the ONNX file that each of them is, or is a part of; what was computed from others is
+        none.
       sample: inputs and outputs by name, which the crate's own test compares; empty without a test.
       coverage: the part of the elements of the parameters that are in layers of Burn, between 0 and 1.
       notes: what holds for this source only: what sizes have to be, and which inputs became constants.

@@ -52,8 +52,6 @@ from jaxport.importer.values.recording import (
 from jaxport.jaxprs import PythonFunction
 from jaxport.jaxprs.identity import IdentityMap
 
-__all__ = ["Functions", "StepPrinter"]
-
 Environment = IdentityMap[Variable | HostValue, Any]
 """The values of variables and of large constants."""
 OF_FEW_BITS = ("helper.to_power_of_two",)
@@ -150,7 +148,9 @@ class StepPrinter:
     def _by_call(
         self, body: RustBody, step: Step, expression_of: Callable[[Variable], RustExpression]
     ) -> list[TypedValue] | None:
-        """Return the results by the rule of the call; None if there is none, or if it leaves the call to its primitives."""
+        """Return the results by the rule of the call; None if there is none, or if it leaves the call to its
+        primitives.
+        """
         key = (
             step.name
             if step.form in ("call", "operator", "attribute")
@@ -275,7 +275,9 @@ def _read(node: RustExpression, variable: Variable) -> TypedValue:
 
 
 def _as_recorded(body: RustBody, step: Step, results: Sequence[TypedValue]) -> list[TypedValue]:
-    """Return results in the types that they were recorded with: an operand may have been a number that adapts its own."""
+    """Return results in the types that they were recorded with: an operand may have been a number that adapts its
+    own.
+    """
     leaves = [leaf for leaf in jax.tree.leaves(step.outputs) if isinstance(leaf, Variable)]
     return [converted(body, value, np.dtype(leaf.dtype)) for value, leaf in zip(results, leaves, strict=True)]
 
@@ -404,5 +406,6 @@ _OPERATORS: dict[tuple[int, str], PythonFunction] = {
     (2, "//"): operator.floordiv, (2, "%"): operator.mod, (2, "**"): operator.pow, (2, "@"): operator.matmul,
     (2, "&"): operator.and_, (2, "|"): operator.or_, (2, "^"): operator.xor, (2, "<<"): operator.lshift,
     (2, ">>"): operator.rshift, (2, "=="): operator.eq, (2, "!="): operator.ne, (2, "<"): operator.lt,
-    (2, "<="): operator.le, (2, ">"): operator.gt, (2, ">="): operator.ge, (1, "-"): operator.neg, (1, "~"): operator.invert,
+    (2, "<="): operator.le, (2, ">"): operator.gt, (2, ">="): operator.ge, (1, "-"): operator.neg, (1,
+        "~"): operator.invert,
 }  # fmt: skip

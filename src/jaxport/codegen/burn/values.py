@@ -1,8 +1,8 @@
 """Typed values of Burn: what a printed expression is, which JAX leaves implicit.
 
-A tensor of Burn has a rank, a kind (`Float`, `Int`, `Bool`) and, at run time, a dtype. An array of JAX without axes is a
-tensor of one axis and one element. A value that only was broadcast stays as small as it is until something needs it whole:
-Burn broadcasts axes of size 1 in arithmetic.
+A tensor of Burn has a rank, a kind (`Float`, `Int`, `Bool`) and, at run time, a dtype. An array of JAX without axes is
+a tensor of one axis and one element. A value that only was broadcast stays as small as it is until something needs it
+whole: Burn broadcasts axes of size 1 in arithmetic.
 """
 
 from __future__ import annotations
@@ -21,21 +21,6 @@ from jaxport.importer.traced.zero_sizes import size_text
 from jaxport.importer.values.host import Dim, is_dim
 from jaxport.jaxprs.dim_text import Expression, parse, symbols
 
-__all__ = [
-    "DTYPES",
-    "HELD",
-    "NotPrintable",
-    "TypedValue",
-    "dtype_name",
-    "held",
-    "is_complex",
-    "is_narrow",
-    "kind_of",
-    "rank_of",
-    "size_node",
-    "tensor_type",
-]
-
 DTYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
     "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
@@ -43,10 +28,13 @@ DTYPES = {
 """The names that Burn has for element types."""
 
 HELD = {
-    **dict.fromkeys("float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn".split(), "float32"),
+    **dict.fromkeys("float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn".split(),
+        "float32"),
     "int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8",
 }  # fmt: skip
-"""The element types of few bits, which Burn lacks, and those that have all of their numbers: tensors of them hold the values."""
+"""The element types of few bits, which Burn lacks, and those that have all of their numbers: tensors of them hold the
+values.
+"""
 
 
 class NotPrintable(Exception):

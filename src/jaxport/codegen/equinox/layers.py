@@ -10,8 +10,6 @@ from jaxport.codegen.tree import Layer, Option
 from jaxport.codegen.writing.dialect import Constructor, Field, constant, for_all_axes, keywords, sized
 from jaxport.codegen.writing.literals import call, name
 
-__all__ = ["DEFINITIONS", "LAYERS"]
-
 DEFINITIONS = QUANTIZED_DEFINITIONS | {
     "Sequential": '''class Sequential(eqx.Module):
     """Modules and functions, one after the other."""

@@ -11,8 +11,6 @@ from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.namespaces import lax
 from jaxport.importer.values.recording import Step
 
-__all__ = ["FUNCTIONS"]
-
 
 def _max_pool(step: Step) -> Step | None:
     """`lax.reduce_window(x, -inf, lax.max, …)` is `nnx.max_pool(x, …)`."""
@@ -33,7 +31,9 @@ def _pool(
     strides: tuple[int, ...],
     padding: str | tuple[tuple[int, int], ...],
 ) -> Step | None:
-    """Return a pool over the axes between the first and the last; None if others are pooled, or the window is dilated."""
+    """Return a pool over the axes between the first and the last; None if others are pooled, or the window is
+    dilated.
+    """
     pads = ((0, 0),) * len(window) if padding == "VALID" else padding
     if step.kwargs or isinstance(pads, str):
         return None

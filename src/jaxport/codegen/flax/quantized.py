@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from jaxport.codegen.quantized import quantized
 
-__all__ = ["QUANTIZED", "QUANTIZED_DEFINITIONS"]
-
 QUANTIZED_DEFINITIONS = {
     "QuantizedLinear": '''class QuantizedLinear(nnx.Module):
     """A linear layer with a kernel of few bits, packed into bytes, in blocks with a scale each. It is not trained."""

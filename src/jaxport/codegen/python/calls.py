@@ -22,8 +22,6 @@ from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import HostValue, has_stand_ins, is_dim
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["PythonCalls"]
-
 METHODS = {"jnp.reshape": "reshape", "jnp.transpose": "transpose"}
 """Functions that are methods of arrays, and take an array and sizes or axes."""
 
@@ -71,7 +69,9 @@ class PythonCalls(Printer):
         return restored(value.data, self.library.frozen(attribute(f"self.{key}")))
 
     def longest(self, step: Step, following: Sequence[Step]) -> int:  # noqa: ARG002
-        """Return how many characters a step of a nested function has at most in its only reader: as many as in a method."""
+        """Return how many characters a step of a nested function has at most in its only reader: as many as in a
+        method.
+        """
         return LONGEST_INLINE if len(following) < 2 else LONGEST_DISTANT
 
     def invoked(self, called: ast.expr, arguments: list[ast.expr], sizes: Sequence[str]) -> ast.expr:

@@ -30,8 +30,6 @@ from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import HostValue, has_stand_ins, is_dim
 from jaxport.importer.values.recording import Function, Recordable, Step, Variable
 
-__all__ = ["Printer", "with_inferred_size"]
-
 _OPERATORS: dict[str, type[ast.operator]] = {
     "+": ast.Add,
     "-": ast.Sub,
@@ -112,8 +110,8 @@ class Printer:
         return body
 
     def longest(self, step: Step, following: Sequence[Step]) -> int:
-        """Return how many characters a step has at most where its only reader, the last of the steps that follow or the result, has it
-        in its own expression.
+        """Return how many characters a step has at most where its only reader, the last of the steps that follow or the
+        result, has it in its own expression.
         """
         return LONGEST_INLINE if all(one.node is step.node for one in following) and len(following) < 2 else 0
 

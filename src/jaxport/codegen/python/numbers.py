@@ -1,10 +1,10 @@
-"""What Python writes otherwise in classes that are alike: activations that are arguments, and negative numbers that are added."""
+"""What Python writes otherwise in classes that are alike: activations that are arguments, and negative numbers that are
+added.
+"""
 
 from __future__ import annotations
 
 import ast
-
-__all__ = ["activations_of", "text_of", "with_differences"]
 
 ACTIVATIONS = frozenset(
     "nn.relu nn.relu6 nn.sigmoid nn.silu nn.gelu nn.elu nn.selu nn.celu nn.leaky_relu nn.softplus nn.soft_sign nn.mish "

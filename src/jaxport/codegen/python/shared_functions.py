@@ -1,6 +1,8 @@
-"""Repeated statements of a method, which differ in values, numbers or parameters, become a function that is called each time.
+"""Repeated statements of a method, which differ in values, numbers or parameters, become a function that is called each
+time.
 
-Only the text is compared: what runs is the same. It is done when all classes are settled, so that no class differs by it.
+Only the text is compared: what runs is the same. It is done when all classes are settled, so that no class differs by
+it.
 """
 
 from __future__ import annotations
@@ -13,8 +15,6 @@ from dataclasses import dataclass
 
 from jaxport.codegen.writing.literals import attribute, call, name
 from jaxport.importer.names import unique
-
-__all__ = ["Outlined", "outlined"]
 
 LONGEST = 24
 """Statements of a function at most."""

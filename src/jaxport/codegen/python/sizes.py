@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from jaxport.codegen.writing.literals import attribute, dim_expression
 from jaxport.codegen.writing.size_names import AxisSize, ReadShape, SizeStatement, SolvedSize
 
-__all__ = ["sizes_in_python"]
-
 
 def sizes_in_python(statements: Iterable[SizeStatement]) -> list[ast.stmt]:
     """Return statements of Python."""

@@ -1,8 +1,8 @@
 """Attention to a key-value cache, ONNX Runtime's GroupQueryAttention, as the parts that a person would write.
 
 The operator splits a projection into heads, rotates them, writes the new rows into the cache, and attends to all rows.
-What depends on positions alone (the starts of the rows, the tables' rows, the mask) is computed once for all layers, and so is
-what is added to the scores of all of them, such as padding.
+What depends on positions alone (the starts of the rows, the tables' rows, the mask) is computed once for all layers,
+and so is what is added to the scores of all of them, such as padding.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.namespaces import jnp
 from jaxport.jaxprs.dims import max_dim
 
-__all__ = ["cached_attention"]
-
 INPUTS = (
-    "query", "key", "value", "past_key", "past_value", "seqlens_k", "total", "cos", "sin", "position_ids", "bias", "sink",
+    "query", "key", "value", "past_key", "past_value", "seqlens_k", "total", "cos", "sin", "position_ids", "bias",
+    "sink",
     "k_scale", "v_scale", "q_norm", "k_norm", "query_seqlens",
 )  # fmt: skip
 NEEDED = ("query", "past_key", "past_value", "seqlens_k", "total")
@@ -66,6 +65,7 @@ def cache_mask(at: Tensor, past: Tensor, total: Host, *, window: int = 0) -> Ten
 
 @op(DOMAIN, "CacheUpdate")
 def cache_update(past: Tensor, rows: Tensor, starts: Tensor, total: Host) -> Tensor:
+    """Return a cache with new rows behind those that it has."""
     return with_rows(past, rows, starts, total.item())
 
 

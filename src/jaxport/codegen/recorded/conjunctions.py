@@ -18,8 +18,6 @@ from jaxport.graph.facts.forms import unit
 from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 
-__all__ = ["conjunctions"]
-
 
 def conjunctions(model: ir.Model) -> str:
     """Move the condition that hides the keys behind each query to the end of conjunctions."""

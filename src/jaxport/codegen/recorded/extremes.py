@@ -1,4 +1,6 @@
-"""The largest of repeated values is the largest of the values: known where they are, however often they are repeated."""
+"""The largest of repeated values is the largest of the values: known where they are, however often they are
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,13 @@ from jaxport.graph.editing import nodes_of
 from jaxport.importer.interface import ImportedProgram, rebuilt
 from jaxport.onnx_facts import VIEWS
 
-__all__ = ["of_values_once"]
-
 REPEATS = frozenset({"Expand", "Tile"})
 """Operators that repeat the elements of the first operand, each at least once: sizes that are names are no zeros."""
 
 
 def of_values_once(program: ImportedProgram) -> ImportedProgram:
-    """Return the program with the largest and smallest of all values taken before these are repeated; itself if there are none.
+    """Return the program with the largest and smallest of all values taken before these are repeated; itself if there
+    are none.
 
     Then a size such as `positions.max() + 1` is known though the positions are repeated for each row of an open batch.
     """

@@ -28,8 +28,6 @@ from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.namespaces import Namespace, jnp, lax, nn
 from jaxport.jaxprs.walk import bodies, equations_within
 
-__all__ = ["functions"]
-
 
 @dataclass(frozen=True, eq=False)
 class JaxFunction:

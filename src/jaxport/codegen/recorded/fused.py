@@ -2,8 +2,8 @@
 
 Exporters write GELU, normalizations and the like with the operators that their opset has. The fusions of
 `jaxport.graph` recognise them in a copy of the graph, whatever opset the file has, so that the printers only see
-operators. Their values are those of the file for all finite inputs and weights: fusions that other passes need for speed and
-that change a value (a row that is masked as a whole) are not among them.
+operators. Their values are those of the file for all finite inputs and weights: fusions that other passes need for
+speed and that change a value (a row that is masked as a whole) are not among them.
 """
 
 from __future__ import annotations
@@ -45,8 +45,6 @@ from jaxport.importer.traced.recorded_program import RecordedProgram, arguments,
 from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import HostValue
 
-__all__ = ["record_fused"]
-
 FUSIONS = (
     identities,
     choices,
@@ -87,16 +85,17 @@ def record_fused(
 ) -> RecordedProgram:
     """Record a program as `jaxport.importer.traced.recorded_program.record` does, after the fusions.
 
-    Unless it is `strict`, guards that act on NaN alone are gone if finite inputs and weights give none, and attention in
-    bfloat16 and GELU in half precision are one operator, which rounds less often than the file. `reads_sizes` is for
-    targets whose arrays have their sizes as the program runs. `has_helpers` is for those that copy functions in Python: attention
-    that JAX has no function for is one. `primitives` are those of JAX that the target has; all if None.
+    Unless it is `strict`, guards that act on NaN alone are gone if finite inputs and weights give none, and attention
+    in bfloat16 and GELU in half precision are one operator, which rounds less often than the file. `reads_sizes` is for
+    targets whose arrays have their sizes as the program runs. `has_helpers` is for those that copy functions in Python:
+    attention that JAX has no function for is one. `primitives` are those of JAX that the target has; all if None.
 
     >>> import onnx.parser
     >>> from jaxport.importer.program import from_onnx
     >>> program = from_onnx(
     ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
-    ...     agraph (float[n] x) => (float[n] y) <float one = {1}> { a = Neg(x) b = Exp(a) c = Add(one, b) y = Div(one, c) }''')
+    ...     agraph (float[n] x) => (float[n] y) <float one = {1}>
+    ...     { a = Neg(x) b = Exp(a) c = Add(one, b) y = Div(one, c) }''')
     ... )
     >>> [step.name for step in record_fused(program).steps]
     ['nn.sigmoid']
@@ -237,10 +236,11 @@ def _annotated(
     parameters: Sequence[ir.Value],
     is_admitted: Callable[[ir.DataType | None, np.dtype], bool],
 ) -> Iterator[None]:
-    """Give values the shapes that they had, and those that depend on nothing but sizes their elements, inside the context.
+    """Give values the shapes that they had, and those that depend on nothing but sizes their elements, inside the
+    context.
 
-    Parameters are no constants, whatever they are before they are trained. Values of dtypes that are not admitted, as the
-    file declares them and as they are, have no shape, so that nothing is recognised.
+    Parameters are no constants, whatever they are before they are trained. Values of dtypes that are not admitted, as
+    the file declares them and as they are, have no shape, so that nothing is recognised.
     """
     declared = [(value, value.type, value.shape, value.const_value) for value in (*values, *parameters)]
     for parameter in parameters:
@@ -263,7 +263,9 @@ def _annotated(
 
 
 def _undeclared(value: ir.Value, traced: np.dtype) -> ir.DataType:
-    """Return the dtype of a value that the file does not declare: JAX may have computed it with 32 bits instead of 64."""
+    """Return the dtype of a value that the file does not declare: JAX may have computed it with 32 bits instead of
+    64.
+    """
     node = value.producer()
     if is_op(node, "Cast"):
         return ir.DataType(node.attributes["to"].as_int())

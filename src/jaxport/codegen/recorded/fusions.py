@@ -1,7 +1,7 @@
 """Fusions that only printers need: to attention as JAX computes it, an operator of jaxport's own domain.
 
-ONNX's Attention gives zeros for a row that is masked as a whole. A file that spells attention out gives NaN there, or an
-average, and `jax.nn.dot_product_attention` computes the same.
+ONNX's Attention gives zeros for a row that is masked as a whole. A file that spells attention out gives NaN there, or
+an average, and `jax.nn.dot_product_attention` computes the same.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ from jaxport.importer.resolving.registry import op
 from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.namespaces import cast, nn
 
-__all__ = ["DOMAIN", "attention", "gated", "gelu"]
-
 DOMAIN = "jaxport"
 """The domain of the operators that files do not have."""
 
@@ -79,6 +77,7 @@ def dot_product_attention(
     scale: float | None = None,
     softcap: float | None = None,
 ) -> Tensor:
+    """Return attention as the call of JAX that computes it."""
     is_half = query.dtype == np.float16
     if is_half:  # XLA does not compile JAX's function in float16 for CPUs; it computes scores in float32 anyway
         query, key, value = (cast(x, np.float32) for x in (query, key, value))
@@ -99,8 +98,8 @@ def attention(model: ir.Model, *, strict: bool = False, has_helpers: bool = Fals
     Args:
       model: changed in place.
       strict: whether a spelled-out guard against NaN stays, and with it what it guards.
-      has_helpers: whether source gets a function for the attention that JAX has none for: scores with a soft cap or a sink,
-        and values of another size than keys.
+      has_helpers: whether source gets a function for the attention that JAX has none for: scores with a soft cap or a
+        sink, and values of another size than keys.
     """
     find = partial(_find, known=Knowledge(model), strict=strict, has_helpers=has_helpers)
     return fuse(model, find, ANCHOR, Anchor(at=("Attention",)), Anchor(at=("MultiHeadAttention",), domain=RUNTIME))
@@ -177,7 +176,9 @@ def _call(whole: Attended, known: Knowledge, has_helpers: bool) -> Fusion | str:
 
 
 def _sink(whole: Attended) -> tuple[Seen, Arrangement] | str | None:
-    """Return the sink of an attention, and how it has one axis of all heads; None if it has none; or why it has another."""
+    """Return the sink of an attention, and how it has one axis of all heads; None if it has none; or why it has
+    another.
+    """
     sink, axes = whole.sink, whole.axes
     if sink is None:
         return None
@@ -188,7 +189,9 @@ def _sink(whole: Attended) -> tuple[Seen, Arrangement] | str | None:
 
 
 def _factor(whole: Attended) -> tuple[Seen, Arrangement] | str | None:
-    """Return what scores are multiplied with, and how it gets their axes; None if there is nothing; or why that is another."""
+    """Return what scores are multiplied with, and how it gets their axes; None if there is nothing; or why that is
+    another.
+    """
     factor = whole.factor
     if factor is None:
         return None
@@ -207,7 +210,8 @@ def _multiplied(builder: Builder, query: ir.Value, factor: Seen, how: Arrangemen
 
 
 def _is_of_one_type(whole: Attended) -> bool:
-    """Whether queries, keys, values and the result are of float32, bfloat16 or float16, and what is added is as wide or narrower.
+    """Whether queries, keys, values and the result are of float32, bfloat16 or float16, and what is added is as wide or
+    narrower.
 
     JAX's function computes scores and their softmax in single precision, whatever the type of its operands is.
     """
@@ -388,7 +392,9 @@ def _hides_nothing(mask: Mask, known: Knowledge) -> bool:
 
 
 def _apart(mask: Mask, axes: Axes, known: Knowledge) -> list[Mask]:
-    """Return both masks that a mask of two conditions is, if one of them hides the keys behind each query; or the mask itself."""
+    """Return both masks that a mask of two conditions is, if one of them hides the keys behind each query; or the mask
+    itself.
+    """
     if mask.numbers is None or not all(map(math.isfinite, mask.numbers)):
         return [mask]
     operands = mask.seen.operands("And" if mask.numbers[0] == 0 else "Or") or []
@@ -428,8 +434,8 @@ def combined(builder: Builder, op_type: str, terms: Sequence[ir.Value]) -> ir.Va
 def _of_operator(node: ir.Node, known: Knowledge) -> Attended | str | None:
     """Return the attention that an operator computes, unless it has a cache, or a bias that may hide a whole row.
 
-    The operators are those of ONNX, which gives zeros for a row that is masked as a whole, and of ONNX Runtime, whose masks
-    are always added.
+    The operators are those of ONNX, which gives zeros for a row that is masked as a whole, and of ONNX Runtime, whose
+    masks are always added.
     """
     options = {name: attribute.value for name, attribute in node.attributes.items()}
     is_flat, is_runtime = "q_num_heads" in options or "num_heads" in options, bool(node.domain)

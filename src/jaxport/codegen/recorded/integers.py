@@ -1,6 +1,7 @@
 """Products of integers that are rounded from floats in each call, as one operator of jaxport's own domain.
 
-ONNX Runtime's dynamic quantization writes DynamicQuantizeLinear, MatMulInteger, a Cast and two Muls for each linear layer.
+ONNX Runtime's dynamic quantization writes DynamicQuantizeLinear, MatMulInteger, a Cast and two Muls for each linear
+layer.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ from jaxport.importer.resolving.registry import op
 from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.namespaces import cast, jnp
 
-__all__ = ["integer_products"]
-
 
 @op(DOMAIN, "DynamicallyQuantizedMatMul")
 def dynamically_quantized_matmul(x: Tensor, kernel: Tensor, scale: Tensor, zero_point: Tensor | None = None) -> Tensor:
+    """Return a product with a kernel of integers, for which the other factor is quantized as the model runs."""
     columns, shift = as_int8(kernel)
     zeros = None
     if shift or not is_zero(zero_point):
@@ -45,7 +45,9 @@ def _find(node: ir.Node) -> Fusion | None:
 
 
 def _fusion(node: ir.Node, product: ir.Node, scales: ir.Node) -> Fusion | None:
-    """Return the fusion to a product whose left operand is quantized as DynamicQuantizeLinear does, and scaled as it says."""
+    """Return the fusion to a product whose left operand is quantized as DynamicQuantizeLinear does, and scaled as it
+    says.
+    """
     rounding = source(product).producer()
     if not is_op(rounding, "DynamicQuantizeLinear"):
         return None

@@ -1,6 +1,7 @@
 """Convolutions over one axis, which TensorFlow writes as those of images that are one pixel high.
 
-`Squeeze(Conv(Unsqueeze(x)))` is a convolution of `x` with the kernel of one axis less; a Transpose on the way stays one.
+`Squeeze(Conv(Unsqueeze(x)))` is a convolution of `x` with the kernel of one axis less; a Transpose on the way stays
+one.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ import onnx_ir as ir
 
 from jaxport.graph.editing import dims_of, is_op, operand, permutation, source
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
-
-__all__ = ["convolved_lines"]
 
 
 def convolved_lines(model: ir.Model) -> str:

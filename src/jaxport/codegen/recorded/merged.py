@@ -18,8 +18,6 @@ from jaxport.codegen.recorded.fusions import RUNTIME, combined
 from jaxport.graph.editing import Dim, dims_of, numpy_dtype, operand, operator_name, source, sources, static_dims
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 
-__all__ = ["products", "unmerged"]
-
 
 def products(model: ir.Model) -> str:
     """Replace ONNX Runtime's FusedMatMul of activations by what it fuses, which the other fusions know."""

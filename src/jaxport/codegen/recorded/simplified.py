@@ -1,8 +1,9 @@
-"""A recorded program without operations that have no effect, and with JAX's own calls in place of what an export spelled out.
+"""A recorded program without operations that have no effect, and with JAX's own calls in place of what an export
+spelled out.
 
-Every printer gets the program in this form. A rule rewrites a step only if the result has the same bits for every input, NaN
-and -0.0 included. So `x + 0.0`, which makes 0.0 of -0.0, goes only where `x` cannot be -0.0, or where all that read the sum do
-not tell one zero from the other; `x - 0.0` and `x * 1.0` always do.
+Every printer gets the program in this form. A rule rewrites a step only if the result has the same bits for every
+input, NaN and -0.0 included. So `x + 0.0`, which makes 0.0 of -0.0, goes only where `x` cannot be -0.0, or where all
+that read the sum do not tell one zero from the other; `x - 0.0` and `x * 1.0` always do.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ from jaxport.codegen.rewriting.step_rewriting import StepRewriting
 from jaxport.codegen.rewriting.steps import readers_of, variables, with_nested
 from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.recording import map_leaves
-
-__all__ = ["simplified"]
 
 
 def simplified(recorded: RecordedProgram) -> RecordedProgram:

@@ -1,7 +1,7 @@
 """Products whose first operand is a parameter, as products whose second one is: the form that layers have.
 
-Exporters write `x @ w + b` as `wᵀ @ xᵀ + b` where the channels are not the last axis, after convolutions for example. The
-transposes that this adds are those that printers spell out, or move, as they do around convolutions.
+Exporters write `x @ w + b` as `wᵀ @ xᵀ + b` where the channels are not the last axis, after convolutions for example.
+The transposes that this adds are those that printers spell out, or move, as they do around convolutions.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import onnx_ir as ir
 
 from jaxport.graph.editing import dims_of, is_op, operand, source
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
-
-__all__ = ["weights_second"]
 
 
 def weights_second(model: ir.Model) -> str:

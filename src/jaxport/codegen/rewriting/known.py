@@ -1,4 +1,6 @@
-"""What is known of the values of recorded steps, whatever the inputs are: the analysis of graphs, from the steps that make them."""
+"""What is known of the values of recorded steps, whatever the inputs are: the analysis of graphs, from the steps that
+make them.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ from jaxport.graph.facts.operators import RULES
 from jaxport.importer.values.host import HostValue, Shape, is_dim
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["diagonal_of", "is_never_negative_zero", "triangle_of", "truth_of"]
-
 OPERATORS: Mapping[str, str] = {
     "+": "Add", "-": "Sub", "*": "Mul", "/": "Div", "%": "Mod", "<": "Less", "<=": "LessOrEqual", ">": "Greater",
-    ">=": "GreaterOrEqual", "==": "Equal", "!=": "Equal", "&": "And", "jnp.logical_and": "And", "~": "Not", "jnp.logical_not": "Not",
-    "jnp.minimum": "Min", "jnp.maximum": "Max", "jnp.abs": "Abs", "jnp.exp": "Exp", "jnp.where": "Where", "astype": "Cast",
+    ">=": "GreaterOrEqual", "==": "Equal", "!=": "Equal", "&": "And", "jnp.logical_and": "And", "~": "Not",
+    "jnp.logical_not": "Not",
+    "jnp.minimum": "Min", "jnp.maximum": "Max", "jnp.abs": "Abs", "jnp.exp": "Exp", "jnp.where": "Where",
+    "astype": "Cast",
     "nn.sigmoid": "Sigmoid", "nn.softmax": "Softmax", "jnp.arange": "Range", "jnp.transpose": "Transpose",
     "jnp.broadcast_to": "Expand", **dict.fromkeys(("jnp.reshape", "jnp.expand_dims", "jnp.squeeze"), "Reshape"),
 }  # fmt: skip
@@ -50,7 +52,9 @@ def truth_of(value: object, producers: Producers) -> bool | None:
 
 
 def diagonal_of(value: object, producers: Producers) -> tuple[bool, int] | None:
-    """Return the diagonal that bounds where a condition on rows and columns holds, and whether it holds from there on, or up to it."""
+    """Return the diagonal that bounds where a condition on rows and columns holds, and whether it holds from there on,
+    or up to it.
+    """
     if isinstance(value, HostValue):
         known = triangle_of(value) if value.dtype == bool else None
         return known if known is None or not known[0] else (True, known[1] + 1)
@@ -58,7 +62,7 @@ def diagonal_of(value: object, producers: Producers) -> tuple[bool, int] | None:
     if band is None or band.is_never or len(band.conditions) != 1:
         return None
     (form,) = band.conditions
-    slopes, number = [slope.number for slope in form.slopes], form.constant.number
+    slopes, number = [slope.value for slope in form.slopes], form.constant.value
     if len(slopes) < 2 or number is None or any(slopes[:-2]) or slopes[-2:] not in ([1, -1], [-1, 1]):
         return None
     return (False, number) if slopes[-2] == 1 else (True, -number)

@@ -4,10 +4,11 @@ In a pattern,
 
 * `x` is any value, the same one wherever the name stands, or an equal constant; `_` is anything;
 * `1`, `True`, `None`, `inf` and `nan` are known values all of whose elements are this;
-* `x + y`, `~x`, `x[i]`, `x.mT`, `x.astype(kind)`, `jnp.where(c, x, y)` are the steps that make values; of what commutes, the
-  operands are in either order;
+* `x + y`, `~x`, `x[i]`, `x.mT`, `x.astype(kind)`, `jnp.where(c, x, y)` are the steps that make values; of what
+  commutes, the operands are in either order;
 * `(jnp.max | jnp.min)(x)` is a call of one of several functions;
-* `jnp.mean(x, axis=a)` has exactly these arguments, `jnp.mean(x, **options)` any keywords, and `jnp.arange(*ends)` any number;
+* `jnp.mean(x, axis=a)` has exactly these arguments, `jnp.mean(x, **options)` any keywords, and `jnp.arange(*ends)` any
+  number;
 * `[a, b]` and `(0, 2, 1)` are lists or tuples;
 * `(y := jnp.exp(x))` gives a value a name, too;
 * `jnp.split(x, 2)[i]` is a result of a call that has several, `(split := jnp.split(x, 2))[i]` names its step;
@@ -39,14 +40,13 @@ from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Form, Step, Variable
 from jaxport.jaxprs import Parameters
 
-__all__ = ["VIEWS", "Bindings", "Pattern", "StepPattern", "bindings", "inner_steps", "names", "pattern", "view"]
-
 Bindings = Parameters
 """What the names of a pattern stand for."""
 
 OPERATORS: Mapping[type[ast.AST], tuple[str, ...]] = {
     ast.Add: ("+",), ast.Sub: ("-",), ast.Mult: ("*",), ast.Div: ("/",), ast.FloorDiv: ("//",), ast.Mod: ("%",),
-    ast.MatMult: ("@",), ast.BitAnd: ("&", "jnp.logical_and"), ast.BitOr: ("|", "jnp.logical_or"), ast.Eq: ("==",), ast.NotEq: ("!=",), ast.Lt: ("<",),
+    ast.MatMult: ("@",), ast.BitAnd: ("&", "jnp.logical_and"), ast.BitOr: ("|", "jnp.logical_or"), ast.Eq: ("==",),
+    ast.NotEq: ("!=",), ast.Lt: ("<",),
     ast.LtE: ("<=",), ast.Gt: (">",), ast.GtE: (">=",), ast.USub: ("-",), ast.Invert: ("~", "jnp.logical_not"),
 }  # fmt: skip
 """The names of the steps that an operator stands for."""
@@ -101,7 +101,9 @@ class Listed:
 
 @dataclass(frozen=True)
 class StepPattern:
-    """A step: its form, the names that it may have, and its arguments; `rest` and `options` name those that are left."""
+    """A step: its form, the names that it may have, and its arguments; `rest` and `options` name those that are
+    left.
+    """
 
     form: Form
     names: tuple[str, ...]

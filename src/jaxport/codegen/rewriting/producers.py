@@ -13,8 +13,6 @@ from jaxport.graph.facts.facts import Facts
 from jaxport.importer.values.host import HostValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["Producers", "added_axes", "as_tuple", "axes_of", "index_of", "is_like", "is_number", "number", "plain_size"]
-
 
 @dataclass(eq=False)
 class Producers:

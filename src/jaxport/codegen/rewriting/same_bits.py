@@ -1,7 +1,8 @@
-"""Rules whose result has the same bits for every input, NaN and -0.0 included: every printer gets programs in this form.
+"""Rules whose result has the same bits for every input, NaN and -0.0 included: every printer gets programs in this
+form.
 
-`x + 0.0`, which makes 0.0 of -0.0, goes only where `x` cannot be -0.0, or where all that read the sum do not tell one zero from
-the other; `x - 0.0` and `x * 1.0` always do.
+`x + 0.0`, which makes 0.0 of -0.0, goes only where `x` cannot be -0.0, or where all that read the sum do not tell one
+zero from the other; `x - 0.0` and `x * 1.0` always do.
 """
 
 from __future__ import annotations
@@ -29,8 +30,6 @@ from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting, V
 from jaxport.codegen.rewriting.steps import REARRANGING, in_place
 from jaxport.importer.values.host import Dim, HostValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
-
-__all__ = ["SAME_BITS"]
 
 SAME_BITS = RuleTable()
 
@@ -97,12 +96,14 @@ SAME_BITS.rewrite("jnp.minimum(x, inf)", "x")
 SAME_BITS.rewrite("jnp.maximum(x, -inf)", "x")
 for _none in ("None", "-inf"):
     SAME_BITS.rewrite(f"jnp.clip(x, {_none}, high)", "jnp.minimum(x, high)",
-                      when=lambda x, high, out: is_like(x, out) and high is not None and not _is_large(high))  # fmt: skip
+                      when=lambda x, high, out: is_like(x, out) and high is not None
+                      and not _is_large(high))  # fmt: skip
 for _none in ("None", "inf"):
     SAME_BITS.rewrite(f"jnp.clip(x, low, {_none})", "jnp.maximum(x, low)",
                       when=lambda x, low, out: is_like(x, out) and low is not None and not _is_large(low))  # fmt: skip
 SAME_BITS.rewrite("jnp.clip(x, None, None)", "x")
-for _same in ("jnp.minimum(x, x)", "jnp.maximum(x, x)", "-(-x)", "jnp.bitwise_not(jnp.bitwise_not(x))", "jnp.negative(jnp.negative(x))", "jnp.where(_, x, x)",
+for _same in ("jnp.minimum(x, x)", "jnp.maximum(x, x)", "-(-x)", "jnp.bitwise_not(jnp.bitwise_not(x))",
+    "jnp.negative(jnp.negative(x))", "jnp.where(_, x, x)",
               "jnp.broadcast_to(x, _)", "jnp.concatenate([x], **_)", "jnp.repeat(x, 1, **_)"):  # fmt: skip
     SAME_BITS.rewrite(_same, "x")
 for _idempotent in ("jnp.abs", "jnp.floor", "jnp.ceil", "jnp.round", "jnp.sign", "nn.relu"):
@@ -140,7 +141,8 @@ SAME_BITS.rewrite("x != x", "jnp.isnan(x)", when=lambda x: isinstance(x, Variabl
 SAME_BITS.rewrite("~(jnp.isinf(x) | jnp.isnan(x))", "jnp.isfinite(x)")
 for _reduction, _quantifier in (("jnp.max", "jnp.any"), ("jnp.min", "jnp.all")):
     SAME_BITS.rewrite(f"{_reduction}(c.astype(_), **options).astype(kind)", f"{_quantifier}(c, **options)",
-                      when=lambda c, kind: isinstance(c, Variable) and c.dtype == bool and np.dtype(kind) == bool and 0 not in c.shape)  # fmt: skip
+                      when=lambda c, kind: isinstance(c, Variable) and c.dtype == bool and np.dtype(kind) == bool
+                      and 0 not in c.shape)  # fmt: skip
 SAME_BITS.rewrite("x & True", "x", when=lambda out: out.dtype == bool)
 SAME_BITS.rewrite("x | False", "x", when=lambda out: out.dtype == bool)
 SAME_BITS.rewrite("jnp.where(c, x, y)", "x", when=lambda c, rewriting: truth_of(c, rewriting.producers) is True)
@@ -173,7 +175,9 @@ def broadcast(step: Step, rewriting: StepRewriting) -> Step | None:
 
 
 def _whole_divisor(factor: object, out: Variable) -> HostValue | None:
-    """Return the power of two by which a division is the product with a factor: both are the exact quotient, rounded once."""
+    """Return the power of two by which a division is the product with a factor: both are the exact quotient, rounded
+    once.
+    """
     value = number(factor)
     if value is None or out.dtype != np.float32 or _is_large(factor):
         return None
@@ -192,12 +196,15 @@ LARGEST_LOGISTIC = 17
 """From here on `log(1 + exp(x))` is `x` in single precision: the rest is less than half of the last digit."""
 
 SAME_BITS.rewrite("jnp.where(x > threshold, x, nn.softplus(x))", "nn.softplus(x)",
-                  when=lambda x, out, threshold: is_like(x, out) and out.dtype == np.float32 and (number(threshold) or 0) >= LARGEST_LOGISTIC)  # fmt: skip
+                  when=lambda x, out, threshold: is_like(x, out) and out.dtype == np.float32
+                  and (number(threshold) or 0) >= LARGEST_LOGISTIC)  # fmt: skip
 
 
 SAME_BITS.rewrite("jnp.where(x < 0, jnp.ceil(x), jnp.floor(x))", "jnp.trunc(x)", when=is_like)
-SAME_BITS.rewrite("jnp.where(y == -inf, low, (y := jnp.where(z == inf, high, (z := jnp.where(jnp.isnan(x), 0, x)))))", "jnp.nan_to_num(x)",
-                  when=lambda x, low, high, out: is_like(x, out) and out.dtype == np.float32 and _are_greatest(low, high))  # fmt: skip
+SAME_BITS.rewrite("jnp.where(y == -inf, low, (y := jnp.where(z == inf, high, (z := jnp.where(jnp.isnan(x), 0, x)))))",
+    "jnp.nan_to_num(x)",
+                  when=lambda x, low, high, out: is_like(x, out) and out.dtype == np.float32 and _are_greatest(low,
+                      high))  # fmt: skip
 
 
 def _are_greatest(low: object, high: object) -> bool:
@@ -234,7 +241,8 @@ for _spelled in (
     SAME_BITS.rewrite(_spelled, "x // count", when=_are_divided, count=_count)
 SAME_BITS.rewrite("jnp.where((r < 0) & (r != 0), r + c, (r := x - lax.div(spread(x), spread(c)) * c))", "x % count",
                   when=_are_divided, count=_count)  # fmt: skip
-SAME_BITS.rewrite("jnp.mod(x, c)", "x % count", when=lambda x: isinstance(x, Variable) and np.dtype(x.dtype).kind in "iu",
+SAME_BITS.rewrite("jnp.mod(x, c)", "x % count", when=lambda x: isinstance(x,
+    Variable) and np.dtype(x.dtype).kind in "iu",
                   count=lambda c: c if isinstance(c, Variable) else _count(c))  # fmt: skip
 
 
@@ -277,7 +285,8 @@ def _is_whole_lookup(
 
 
 SAME_BITS.rewrite(
-    "jnp.where((told := unexpanded(i == at)), (found := jnp.take(table, (at := jnp.clip(i, low, high)), axis=axis)), nan)",
+    "jnp.where((told := unexpanded(i == at)), (found := jnp.take(table, (at := jnp.clip(i, low, high)), axis=axis)), "
+        "nan)",
     "jnp.take(table, i, axis=axis)", when=_is_whole_lookup,
 )  # fmt: skip
 
@@ -288,7 +297,9 @@ def _limits(dtype: Any) -> tuple[int, int] | None:
 
 
 def _is_saturating(x: object, low: object, high: object, kind: object, rewriting: StepRewriting) -> bool:
-    """Whether a value is clipped to the range of an integer type, as XLA's conversion does; a rounded one is quantized."""
+    """Whether a value is clipped to the range of an integer type, as XLA's conversion does; a rounded one is
+    quantized.
+    """
     limits, producers = _limits(kind), rewriting.producers
     shifted = producers.step(x, "+", "-")
     is_rounded = producers.step(x if shifted is None else shifted.args[0], "jnp.round") is not None
@@ -307,7 +318,8 @@ def _is_in_limits(least: object, most: object, bound: object, x: object, out: Va
 
 
 SAME_BITS.rewrite("jnp.clip(without_nan(x), low, high).astype(kind)", "x.astype(kind)", when=_is_saturating)
-SAME_BITS.rewrite("jnp.where((y := without_nan(x)) >= bound, most, jnp.maximum(y, least).astype(kind))", "x.astype(kind)",
+SAME_BITS.rewrite("jnp.where((y := without_nan(x)) >= bound, most, jnp.maximum(y, least).astype(kind))",
+    "x.astype(kind)",
                   when=_is_in_limits)  # fmt: skip
 
 for _extreme in ("jnp.max", "jnp.min"):  # ONNX Runtime's may ignore NaN, JAX's does not
@@ -323,7 +335,8 @@ SAME_BITS.rewrite("jnp.arange(0, n, 1, **options)", "jnp.arange(end, **others)",
                   others=lambda options: {} if options == {"dtype": np.dtype(np.int64)} else options)  # fmt: skip
 SAME_BITS.rewrite(
     "(whole := jnp.arange(*ends, **options)).astype(kind)", "jnp.arange(*ends, dtype=kind)",
-    when=lambda options, kind, whole: options.keys() <= {"dtype"} and np.dtype(kind) in (np.float32, np.int32) and whole.dtype.kind in "iu",
+    when=lambda options, kind, whole: options.keys() <= {"dtype"} and np.dtype(kind) in (np.float32,
+        np.int32) and whole.dtype.kind in "iu",
 )  # fmt: skip
 SAME_BITS.rewrite("jnp.stack([x], **options)", "jnp.expand_dims(x, axes)", when=lambda x: isinstance(x, Variable),
                   axes=lambda options, out: (options.get("axis", 0) % len(out.shape),))  # fmt: skip
@@ -389,7 +402,9 @@ def _place_of_single(part: slice, size: Dim) -> int | None:
 
 @SAME_BITS.on(*RESHAPING)
 def rearranged(step: Step, out: Variable, rewriting: StepRewriting) -> Value | Step | None:
-    """`expand_dims(x.reshape(b, n, 1), 1).transpose(0, 3, 2, 1)` is `expand_dims(x, 3)`: only axes of one element move."""
+    """`expand_dims(x.reshape(b, n, 1), 1).transpose(0, 3, 2, 1)` is `expand_dims(x, 3)`: only axes of one element
+    move.
+    """
     source: Variable | None = None
     before: Step | None = step
     while before is not None and _moves_only_ones(before):
@@ -410,7 +425,9 @@ def rearranged(step: Step, out: Variable, rewriting: StepRewriting) -> Value | S
 
 
 def _moves_only_ones(step: Step) -> bool:
-    """Whether the elements of a result are in the order of the operand: of the axes that move, at most one has several."""
+    """Whether the elements of a result are in the order of the operand: of the axes that move, at most one has
+    several.
+    """
     if step.name != "jnp.transpose":
         return True
     order = step.args[1] if len(step.args) == 2 and not step.kwargs else None

@@ -47,8 +47,6 @@ from jaxport.importer.values.host import Dim, HostValue
 from jaxport.importer.values.recording import Form, Function, Step, Variable, map_leaves
 from jaxport.jaxprs import PythonFunction
 
-__all__ = ["Rule", "RuleTable", "StepRewriting", "Value"]
-
 Value = Variable | HostValue
 
 Structural = TypeVar("Structural", bound=PythonFunction)
@@ -62,7 +60,9 @@ SHAPES: Mapping[str, Callable[..., Sequence[Dim]]] = {
     "@": lambda x, kernel: (*x.shape[:-1], kernel.shape[-1]),
     "+": lambda x, _: x.shape,
 }
-"""The shapes of the results of steps that rules make inside others: of products with a matrix, and of sums with a vector."""
+"""The shapes of the results of steps that rules make inside others: of products with a matrix, and of sums with a
+vector.
+"""
 
 MOST_ROUNDS = 100
 """How often a step is rewritten: rules that undo each other are applied no more."""
@@ -86,8 +86,8 @@ class RuleTable:
 
         Args:
           wanted: the pattern of a step.
-          made: the step in its place, or the name of the value that stands for it if that has its shape and dtype. Of steps
-            inside it, those of `SHAPES`, `(y := x @ w)` takes the place of the one that makes `y`.
+          made: the step in its place, or the name of the value that stands for it if that has its shape and dtype. Of
+            steps inside it, those of `SHAPES`, `(y := x @ w)` takes the place of the one that makes `y`.
           when: whether the rule applies: a function of names of the pattern, and of `AROUND`.
           computed: what other names of `made` stand for, as functions of the same; None if the rule does not apply.
 
@@ -121,7 +121,9 @@ class RuleTable:
         return added
 
     def on(self, *names: str) -> Callable[[Structural], Structural]:
-        """Return a decorator that adds a rule that is structural: a function of `step`, perhaps of `out` and `rewriting`."""
+        """Return a decorator that adds a rule that is structural: a function of `step`, perhaps of `out` and
+        `rewriting`.
+        """
 
         def added(function: Structural) -> Structural:
             known = _Known(function, AROUND)

@@ -12,21 +12,6 @@ import numpy as np
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Form, Function, Recordable, Step, Variable, map_leaves
 
-__all__ = [
-    "JOINS",
-    "REARRANGING",
-    "ROTATIONS",
-    "in_place",
-    "leaf_key",
-    "leaves",
-    "needed",
-    "readers_of",
-    "reads",
-    "renamed",
-    "variables",
-    "with_nested",
-]
-
 SMALL = 64
 """Elements up to which constants are compared by value."""
 REARRANGING = frozenset({"T", "jnp.transpose", "jnp.reshape", "jnp.expand_dims", "jnp.squeeze"})

@@ -1,8 +1,8 @@
 """Which uses of a value move it and which clone it: the last one moves, earlier ones clone.
 
 The pass runs over the finished statements of one function, from the last to the first, with the names that are read
-later. Names of a loop's body that the next round reads, or what follows the loop, are assigned to instead of bound anew;
-they are `let mut` where they are bound.
+later. Names of a loop's body that the next round reads, or what follows the loop, are assigned to instead of bound
+anew; they are `let mut` where they are bound.
 
     let y = norm(x);         let y = norm(x.clone());
     let z = y + x;     →     let z = y + x;
@@ -35,8 +35,6 @@ from jaxport.codegen.rust.tree import (
     names,
 )
 from jaxport.importer.names import unique
-
-__all__ = ["live", "own"]
 
 Binders = dict[str, Let | For | RustFunction]
 """What binds each name: of a parameter, the function."""
@@ -106,7 +104,9 @@ def _live_in_rounds(loop: For | While, after: Collection[str]) -> set[str]:
 
 
 def _split_carried(statements: Sequence[RustStatement], known: set[str]) -> None:
-    """Give the values that a round of a loop only has meanwhile names of their own, if they share that of a carried one."""
+    """Give the values that a round of a loop only has meanwhile names of their own, if they share that of a carried
+    one.
+    """
     for statement in statements:
         if isinstance(statement, For | While):
             _split_carried(statement.body, {*known, *_bound(statement)})
@@ -199,7 +199,9 @@ def _mark(name: str, binders: Binders) -> None:
 
 
 def _without_unread(statements: list[RustStatement], after: Collection[str]) -> None:
-    """Take out what binds values that nothing reads, in loops and branches first: no expression does anything but compute."""
+    """Take out what binds values that nothing reads, in loops and branches first: no expression does anything but
+    compute.
+    """
     alive = set(after)
     for statement in [*reversed(statements)]:
         if isinstance(statement, Let) and not targets(statement) & alive:

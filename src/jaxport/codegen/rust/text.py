@@ -47,8 +47,6 @@ from jaxport.codegen.rust.tree import (
     walk,
 )
 
-__all__ = ["LAYOUT", "expression_text", "formatted", "function_text", "number_text", "quoted"]
-
 LAYOUT = {"use_small_heuristics": "Max"}
 """The options of rustfmt: a call or a chain of methods is one line if it fits into one."""
 _PRECEDENCE = {
@@ -289,7 +287,9 @@ def function_text(
 
 
 def _respell(function: RustFunction, spelled: Mapping[str, str]) -> None:
-    """Spell sizes otherwise, in place; a size has no fields: in `self.norm`, `self` is the receiver, whatever sizes are called."""
+    """Spell sizes otherwise, in place; a size has no fields: in `self.norm`, `self` is the receiver, whatever sizes are
+    called.
+    """
     receivers: set[RustNode] = {node.value for node in walk(function) if isinstance(node, FieldAccess)}
     for name in names([function]):
         if name not in receivers:

@@ -2,10 +2,10 @@
 
     let y = x.exp() + 1.0;     Let(Identifier("y"), Binary(Method(Identifier("x"), "exp"), "+", Literal("1.0")))
 
-The fields of a node are its parts, in their order, and all that its text is made of. What is only known of it is a keyword: the
-element that fills a tensor, the type of a name, whether a name is assigned to later. Two nodes of equal parts are alike, whatever is
-known of them, and a copy knows what the node does. `jaxport.codegen.rust.text` writes trees, `jaxport.codegen.rust.ownership` says
-which uses of a value clone it.
+The fields of a node are its parts, in their order, and all that its text is made of. What is only known of it is a
+keyword: the element that fills a tensor, the type of a name, whether a name is assigned to later. Two nodes of equal
+parts are alike, whatever is known of them, and a copy knows what the node does. `jaxport.codegen.rust.text` writes
+trees, `jaxport.codegen.rust.ownership` says which uses of a value clone it.
 
 The printer of modules walks and compares the trees of all languages by their `_fields`: `jaxport.codegen.nodes`.
 """
@@ -22,50 +22,6 @@ import numpy as np
 
 from jaxport.codegen import nodes
 from jaxport.importer.values.host import Dim
-
-__all__ = [
-    "Array",
-    "Binary",
-    "Borrow",
-    "Braces",
-    "Closure",
-    "ExpressionStatement",
-    "FieldAccess",
-    "For",
-    "Identifier",
-    "IfElse",
-    "Index",
-    "Invocation",
-    "Let",
-    "Literal",
-    "Method",
-    "Number",
-    "Return",
-    "RustExpression",
-    "RustFunction",
-    "RustNode",
-    "RustRange",
-    "RustStatement",
-    "Slices",
-    "Structure",
-    "Try",
-    "Tuple",
-    "Unary",
-    "Vector",
-    "While",
-    "Zipped",
-    "clone",
-    "constant",
-    "has_name",
-    "method",
-    "names",
-    "path_call",
-    "place",
-    "returned_at_once",
-    "rewrite_parts",
-    "rewritten",
-    "walk",
-]
 
 Node = TypeVar("Node", bound="RustNode")
 
@@ -101,7 +57,8 @@ def _node(cls: type[Node]) -> type[Node]:
 class RustExpression(RustNode):
     """An expression of Rust, or a pattern.
 
-    `fills` is the number that all elements of a tensor are, or the size, if the expression creates one of known elements.
+    `fills` is the number that all elements of a tensor are, or the size, if the expression creates one of known
+    elements.
     """
 
     fills: Dim | np.generic | None = field(default=None, kw_only=True)
@@ -116,7 +73,9 @@ class Literal(RustExpression):
 
 @_node
 class Number(RustExpression):
-    """A number or boolean. Where modules that are alike have others it becomes an argument of their constructor, called by its role."""
+    """A number or boolean. Where modules that are alike have others it becomes an argument of their constructor, called
+    by its role.
+    """
 
     value: float
     role: str = field(default="", kw_only=True)
@@ -124,7 +83,9 @@ class Number(RustExpression):
 
 @_node
 class Identifier(RustExpression):
-    """The name of a value that is read, or, in a pattern, of one that is bound; `type` is the type that it is bound with, if known."""
+    """The name of a value that is read, or, in a pattern, of one that is bound; `type` is the type that it is bound
+    with, if known.
+    """
 
     id: str
     type: str = field(default="", kw_only=True)
@@ -251,7 +212,9 @@ class Slices(RustExpression):
 
 @_node
 class Zipped(RustExpression):
-    """`a.iter().zip(b)`: what a loop goes over side by side; modules, which are fields or parts of them, are references."""
+    """`a.iter().zip(b)`: what a loop goes over side by side; modules, which are fields or parts of them, are
+    references.
+    """
 
     values: list[RustExpression]
 
@@ -347,8 +310,8 @@ class While(RustStatement):
 class RustFunction(RustStatement):
     """A function or method.
 
-    `parameters` are names with their types, `mutable` those that are assigned to; `returned` is a type. A method of a value has
-    `&self` first.
+    `parameters` are names with their types, `mutable` those that are assigned to; `returned` is a type. A method of a
+    value has `&self` first.
     """
 
     name: str

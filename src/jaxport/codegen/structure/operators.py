@@ -16,8 +16,6 @@ from jaxport.codegen.rewriting.steps import REARRANGING, leaf_key, reads, rename
 from jaxport.codegen.tree import Op
 from jaxport.importer.values.recording import Step, Variable, map_leaves
 
-__all__ = ["operators"]
-
 
 def operators(steps: Iterable[Step], result: object, weights: Collection[Variable] = ()) -> tuple[list[Op], object]:
     """Return the steps that a result needs, equal ones once; and the result in terms of them.
@@ -60,8 +58,8 @@ def operators(steps: Iterable[Step], result: object, weights: Collection[Variabl
 def _beside_readers(steps: Sequence[Step], results: Collection[Variable], weights: Collection[Variable]) -> list[Step]:
     """Return the steps with those that rearrange or pack weights before the nodes that read them, as steps of these.
 
-    Exporters transpose a weight once, or join weights once, for all calls of a module, and for all modules; each has to look
-    alike.
+    Exporters transpose a weight once, or join weights once, for all calls of a module, and for all modules; each has to
+    look alike.
     """
     rearranging: dict[Variable, Step] = {}
     copies: dict[tuple[Variable, ir.Node | Step], Variable] = {}

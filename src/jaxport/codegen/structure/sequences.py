@@ -1,7 +1,7 @@
 """Sequences: modules that call their elements one after the other, with functions between them.
 
-PyTorch's and Flax's `Sequential` are such modules. Their elements are numbered by the paths of the file; what is computed
-between two elements is a function, and takes a number that no module of the file has.
+PyTorch's and Flax's `Sequential` are such modules. Their elements are numbered by the paths of the file; what is
+computed between two elements is a function, and takes a number that no module of the file has.
 
 Before and after:
 
@@ -19,12 +19,11 @@ from jaxport.codegen.rewriting.steps import REARRANGING, renamed
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["Elements", "elements_of", "in_place", "rearranges", "sequence_of"]
-
 LONGEST = 3
 """Digits of a number at most: one element of a large number would be a long list."""
 MOST_MISSING = 2
-"""Elements in a row that the file does not have, such as dropout: longer gaps are no sequence that anyone would write."""
+"""Elements in a row that the file does not have, such as dropout: longer gaps are no sequence that anyone would write.
+"""
 
 
 @dataclass(frozen=True)

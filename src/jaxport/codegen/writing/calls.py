@@ -5,8 +5,8 @@
     x = self.norm(x)
     return self.attention(x * 2)
 
-Each item becomes a call (`_step_of`); a call that is read once, right after, is written where it is read, as long as the line is
-short. A `Loop` is a `for` with the calls of one of its rounds inside.
+Each item becomes a call (`_step_of`); a call that is read once, right after, is written where it is read, as long as
+the line is short. A `Loop` is a `for` with the calls of one of its rounds inside.
 """
 
 from __future__ import annotations
@@ -43,8 +43,6 @@ from jaxport.codegen.writing.statements import (
 from jaxport.importer.names import identifier
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["CallPrinter"]
-
 Expression = TypeVar("Expression")
 Statement = TypeVar("Statement")
 
@@ -54,8 +52,8 @@ SHORT = 3
 
 @dataclass
 class CallPrinter(Generic[Expression, Statement]):
-    """Puts the computation of one module in order: `body` turns its items into statements, once `arguments` and `keep` have bound what
-    they read.
+    """Puts the computation of one module in order: `body` turns its items into statements, once `arguments` and `keep`
+    have bound what they read.
 
     Attributes:
       language: how expressions and statements are written.
@@ -162,7 +160,9 @@ class CallPrinter(Generic[Expression, Statement]):
         return item.step
 
     def _statements(self, step: Step, uses: Counter[Variable], end: int, reader: int | None) -> list[Statement]:
-        """Return the statements of a step; none if its only reader, the step at place `reader`, has it in its expression."""
+        """Return the statements of a step; none if its only reader, the step at place `reader`, has it in its
+        expression.
+        """
         statements = self.language.nested(step)
         expression = self.language.expression(step)
         default = self.language.result_names.get(step.name) or self.names.names_of(step)
@@ -187,7 +187,9 @@ class CallPrinter(Generic[Expression, Statement]):
         return [*statements, self.language.assigned(target, expression)]
 
     def length(self, expression: Expression) -> int:
-        """Return how long an expression is, whatever describes the values in it: statements that are alike are printed alike."""
+        """Return how long an expression is, whatever describes the values in it: statements that are alike are printed
+        alike.
+        """
         names = [one for one in self.language.names_in(expression) if one in self.names.busy]
         described = [one for one in names if re.sub(r"_\d+$", "", one) in DESCRIPTIONS]
         return len(self.language.text(expression)) - sum(max(len(one) - SHORT, 0) for one in described)
@@ -285,7 +287,9 @@ class CallPrinter(Generic[Expression, Statement]):
         elements: Mapping[tuple[str | int, ...], str],
         target: Expression,
     ) -> list[Statement]:
-        """Return the body of a loop: the items of its last round, with the variables of the loop in place of its parts."""
+        """Return the body of a loop: the items of its last round, with the variables of the loop in place of its
+        parts.
+        """
         module = loop.calls[-1].module
         for part in module.parts:
             if isinstance(part, Op):

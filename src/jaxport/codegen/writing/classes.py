@@ -45,8 +45,6 @@ from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs.identity import IdentityMap
 from jaxport.sizes.conditions import SizeComparison
 
-__all__ = ["Classes", "Draft"]
-
 MOST_ARGUMENTS = 8  # of a constructor; modules that differ in more are classes of their own
 MANY = 4  # modules that are alike may have twice as many: as many classes are worse
 

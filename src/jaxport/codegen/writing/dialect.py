@@ -14,22 +14,6 @@ from jaxport.codegen.tree import Layer, Option
 from jaxport.codegen.writing.literals import call, number
 from jaxport.importer.values.recording import Step
 
-__all__ = [
-    "Constructor",
-    "Dialect",
-    "Field",
-    "LayerLibrary",
-    "SequenceForm",
-    "constant",
-    "for_all_axes",
-    "in_runs",
-    "keywords",
-    "listed",
-    "sized",
-    "with_role",
-    "without_defaults",
-]
-
 Expression = TypeVar("Expression")
 Tree = TypeVar("Tree", bound=ast.AST)
 
@@ -113,13 +97,14 @@ class Dialect(LayerLibrary[ast.expr]):
       base: the class that modules are derived from.
       imports: the lines that import it.
       sequence: makes a list of modules of an expression.
-      sequential: how a sequence is made, by the name of the list in which it keeps its elements; empty if it is the list.
+      sequential: how a sequence is made, by the name of the list in which it keeps its elements; empty if it is the
+        list.
       parameter: makes a parameter of the expression of an array, `table` a tensor that is not trained.
       random: makes a random array of the expressions of its sizes, and of its dtype if that is not the usual one.
       declared: whether fields are declared in the body of the class.
       definitions: the source of classes that the module may need, by name.
-      loading: makes the source of `load` of the name of the model's class, whether its layers draw random numbers, and the
-        paths of what is trained, if not all parameters are.
+      loading: makes the source of `load` of the name of the model's class, whether its layers draw random numbers, and
+        the paths of what is trained, if not all parameters are.
     """
 
     base: str
@@ -157,7 +142,8 @@ def with_role(number: ast.Constant, role: str) -> ast.Constant:
 def keywords(options: Mapping[str, Option], defaults: Mapping[str, Option]) -> dict[str, ast.expr]:
     """Return the options of a layer as arguments by keyword, of which those that have their default are marked.
 
-    Classes are alike if they differ in the values of options only, and `without_defaults` drops what is the same in all.
+    Classes are alike if they differ in the values of options only, and `without_defaults` drops what is the same in
+    all.
     """
     made = {key: constant(value, key) for key, value in options.items()}
     for key, expression in made.items():

@@ -16,9 +16,6 @@ from jaxport.codegen.tree import Module
 from jaxport.codegen.writing.fields import Fields, last_word
 from jaxport.importer.values.host import HostValue
 
-__all__ = ["Draft", "grouped", "plain_name", "with_arguments", "with_functions"]
-
-
 Expression = TypeVar("Expression", bound=TreeNode)
 Method = TypeVar("Method", bound=TreeNode)
 
@@ -51,7 +48,8 @@ class Draft(Generic[Expression, Method]):
 
     @property
     def kind(self) -> str:
-        """What modules of one class have in common: the type that the file gives them, or else the last word of their names.
+        """What modules of one class have in common: the type that the file gives them, or else the last word of their
+        names.
 
         Modules of one part at most, such as a layer and its activation, have nothing in common but what they do.
         """
@@ -77,7 +75,8 @@ AnyDraft = Draft[Expression, Method]
 
 
 def plain_name(text: str) -> str:
-    """Return what the name of a variable says: it without the number that tells it from others; nothing for a name of any value.
+    """Return what the name of a variable says: it without the number that tells it from others; nothing for a name of
+    any value.
 
     >>> [plain_name(text) for text in ("key_2", "x", "part_3")]
     ['key', '', 'part']

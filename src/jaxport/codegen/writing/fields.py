@@ -21,20 +21,6 @@ from jaxport.importer.names import given_name, identifier, unique
 from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs.identity import IdentityMap
 
-__all__ = [
-    "Entry",
-    "Fields",
-    "argument_role",
-    "class_name",
-    "common_name",
-    "fields_of",
-    "key_of",
-    "last_word",
-    "of_any_layer",
-    "roles_of",
-    "table_name",
-]
-
 Child = Module | Layer
 Entry = Child | list["Entry"]
 """An element of a list of modules, which may be a list itself."""
@@ -98,8 +84,8 @@ class Fields:
 
 
 def key_of(child: Child) -> object:
-    """Return what all calls of one module or layer share, the key of an `IdentityMap`: each call of a layer is a `Layer` of its own,
-    with the same mapping of weights.
+    """Return what all calls of one module or layer share, the key of an `IdentityMap`: each call of a layer is a
+    `Layer` of its own, with the same mapping of weights.
     """
     return child.weights if isinstance(child, Layer) else child
 

@@ -2,7 +2,8 @@
 
 Of a file with `pos_embed` (1, 197, 768), a vector `gamma` that is multiplied with, and a vector `beta`:
 
-    self.pos_embed = nnx.Param(random.normal(…)); self.gamma = nnx.Param(jnp.ones(768)); self.beta = nnx.Param(jnp.zeros(768))
+    self.pos_embed = nnx.Param(random.normal(…)); self.gamma = nnx.Param(jnp.ones(768)); self.beta =
+    nnx.Param(jnp.zeros(768))
 """
 
 from __future__ import annotations
@@ -20,16 +21,14 @@ from jaxport.codegen.writing.dialect import Dialect, constant
 from jaxport.codegen.writing.literals import call, dtype_expression
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["Start", "begun", "filled", "starts"]
-
 Start = Literal["zeros", "ones", "random"]
 
 
 def starts(root: Module) -> dict[str, Start]:
     """Return how parameters begin, by name: matrices are random, what is multiplied with is ones, and all else zeros.
 
-    Parameters whose names differ in numbers, such as those of blocks that are alike, begin alike. The values that the file
-    has do not matter: a model that is not trained yet prints as it does after training.
+    Parameters whose names differ in numbers, such as those of blocks that are alike, begin alike. The values that the
+    file has do not matter: a model that is not trained yet prints as it does after training.
     """
     own = [
         (module, variable, weight) for module in root.walk() for variable, weight in module.weights.items()

@@ -17,8 +17,6 @@ from jaxport.codegen.writing.size_names import SizeStatement
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["Language"]
-
 Expression = TypeVar("Expression")
 Statement = TypeVar("Statement")
 
@@ -115,7 +113,9 @@ class Language(Protocol[Expression, Statement]):
         ...
 
     def target(self, tree: object, uses: Counter[Variable], default: str | Sequence[str]) -> Expression:
-        """Return what the outputs of a call are assigned to; `default` is the name of all that have none, or that of each."""
+        """Return what the outputs of a call are assigned to; `default` is the name of all that have none, or that of
+        each.
+        """
         ...
 
     def assigned(self, target: Expression, value: Expression) -> Statement:

@@ -17,22 +17,6 @@ from jaxport.importer.values.dtypes import STRING
 from jaxport.importer.values.host import Dim, HostValue, is_dim
 from jaxport.jaxprs.dim_text import Expression, parse
 
-__all__ = [
-    "LARGEST_LITERAL",
-    "attribute",
-    "call",
-    "comment",
-    "dim_expression",
-    "dtype_expression",
-    "is_made",
-    "literal",
-    "name",
-    "number",
-    "plain",
-    "restored",
-    "storable",
-]
-
 SHORTEST_UNIFORM = 4
 """Equal elements up to which an array is a literal."""
 LARGEST_LITERAL = 16
@@ -257,7 +241,8 @@ _WIDENED = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8", 
 
 
 def storable(value: np.ndarray) -> tuple[np.ndarray, str]:
-    """Return a tensor in a dtype that weights files have, and the expression that restores it, empty if that is its own.
+    """Return a tensor in a dtype that weights files have, and the expression that restores it, empty if that is its
+    own.
 
     >>> storable(np.zeros(2, np.complex128))[1]
     'lax.complex(*{})'

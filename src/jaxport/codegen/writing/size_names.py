@@ -24,18 +24,6 @@ from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs.dim_text import symbols
 from jaxport.sizes.conditions import SizeComparison
 
-__all__ = [
-    "LINEAR",
-    "AxisSize",
-    "ReadShape",
-    "RefusedSize",
-    "SizeStatement",
-    "SolvedSize",
-    "element_names",
-    "size_names",
-    "size_statements",
-]
-
 LINEAR = re.compile(r"(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?: (?P<sign>[+-]) (?P<offset>\d+))?")
 """A size of which one name is the only open part: `height`, `32*height`, `2*length + 1`."""
 

@@ -13,27 +13,6 @@ from jaxport.codegen.writing.fields import Fields, table_name
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = [
-    "KEPT",
-    "LONGEST_DISTANT",
-    "LONGEST_INLINE",
-    "CellText",
-    "SizeName",
-    "attending",
-    "begin_in",
-    "direct_operands",
-    "items_of_rounds",
-    "listed_parts",
-    "lowered",
-    "names_of_parts",
-    "parts_by_place",
-    "plural",
-    "replaced_inputs",
-    "same_tensor",
-    "singular",
-    "stored_as",
-]
-
 
 def lowered(text: str) -> str:
     """Return a name as variables have it.
@@ -81,7 +60,9 @@ def same_tensor(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def direct_operands(step: Step, loops: Mapping[Step, Loop]) -> Iterator[Variable]:
-    """Yield the values that are operands of a step itself, not of a loop or of a function that is one of its operands."""
+    """Yield the values that are operands of a step itself, not of a loop or of a function that is one of its
+    operands.
+    """
     for leaf in () if step in loops else leaves((step.args, step.kwargs)):
         if isinstance(leaf, Variable):
             yield leaf
@@ -154,8 +135,9 @@ class SizeName(str):
 class CellText(str):
     """A cell of the module that `lax.scan` runs.
 
-    It is printed as a function that each call makes anew: `lambda carry, row: self.cell(carry, row)`. JAX keeps what it traced of a callable, with the weights of that time
-    as constants, for as long as the callable lives: `lax.scan(self.cell, …)` would not see weights that change in place.
+    It is printed as a function that each call makes anew: `lambda carry, row: self.cell(carry, row)`. JAX keeps what it
+    traced of a callable, with the weights of that time as constants, for as long as the callable lives:
+    `lax.scan(self.cell, …)` would not see weights that change in place.
     """
 
     __slots__ = ()
@@ -172,7 +154,8 @@ KEPT = {"mask", "softmax", "top_k"}
 
 
 def attending(steps: Sequence[Step], tables: Mapping[Variable, str], method: str) -> list[Step]:
-    """Return steps with `self.embed(x)` in place of `take(table, x)`, and `self.embed.attend(x)` in place of `x @ table.T`.
+    """Return steps with `self.embed(x)` in place of `take(table, x)`, and `self.embed.attend(x)` in place of
+    `x @ table.T`.
 
     Args:
       steps: the steps of a module.

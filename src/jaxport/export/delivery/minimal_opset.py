@@ -1,7 +1,7 @@
 """The lowest opset in which a finished graph means the same, so that older runtimes load it.
 
-A newer version of an operator often only accepts more dtypes or attributes. A node that uses none of these means the same
-in the older version; one that does, or whose operator an older opset lacks, requires the newer opset.
+A newer version of an operator often only accepts more dtypes or attributes. A node that uses none of these means the
+same in the older version; one that does, or whose operator an older opset lacks, requires the newer opset.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ REDEFINED_VALUES = frozenset(
 
 
 def lower(model: ir.Model) -> None:
-    """Lower a model, in place, to the oldest opset that it can use, and to the IR version of that opset if that is older.
+    """Lower a model, in place, to the oldest opset that it can use, and to the IR version of that opset if that is
+    older.
 
     Example:
       >>> import jax.numpy as jnp, jaxport
@@ -79,7 +80,8 @@ def recorded(model: ir.Model) -> tuple[str, ...]:
 def requiring(model: ir.Model) -> tuple[str, ...]:
     """Return the operators that require the opset of a model, unless it is one that is written in any case.
 
-    The record goes first: a file may lack the types of values, without which an operator counts as requiring its version.
+    The record goes first: a file may lack the types of values, without which an operator counts as requiring its
+    version.
     """
     return recorded(model) or _requiring(model)
 
@@ -125,7 +127,9 @@ def _text(value: object) -> object:
 
 
 def _takes(name: str, since: int, older: Formals, newer: Formals, values: Sequence[ir.Value | None]) -> bool:
-    """Whether the older version has the same formal parameters for these operands or results, and kernels of their dtypes."""
+    """Whether the older version has the same formal parameters for these operands or results, and kernels of their
+    dtypes.
+    """
     chosen: dict[str, ir.DataType] = {}
     for index, value in enumerate(values):
         if value is None:

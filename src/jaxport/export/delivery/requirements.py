@@ -17,7 +17,8 @@ from jaxport.onnx_facts.kernels import MISSING, RELEASES, VERSIONS
 from jaxport.printable import Shown, printable
 
 SLOW_ON_CPUS = ("SkipLayerNormFusion",)
-"""Optimizers of ONNX Runtime whose operators are slower on CPUs than those that they replace: normalizations of rows."""
+"""Optimizers of ONNX Runtime whose operators are slower on CPUs than those that they replace: normalizations of rows.
+"""
 CHECKS = "jaxport.checks"
 """The key of the model's metadata under which the number of checks is that the export left out."""
 SHOWN = 3
@@ -164,7 +165,9 @@ def lack(node: ir.Node, opset: int, release: str, web: bool = False) -> str | No
 
 
 def unregistered(node: ir.Node, facts: schema.Schema, web: bool = False) -> str | None:
-    """Return the dtypes of a node if no kernel takes them, for an operator that no rule emits or on the web; else None."""
+    """Return the dtypes of a node if no kernel takes them, for an operator that no rule emits or on the web; else
+    None.
+    """
     dtypes: dict[str, str] = {}
     inputs = ((value, facts.input(index)) for index, value in enumerate(node.inputs))
     for value, formal in (*inputs, *((value, facts.output(index)) for index, value in enumerate(node.outputs))):

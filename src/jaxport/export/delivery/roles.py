@@ -16,11 +16,11 @@ from jaxport.blocks.tracing import TracedWeight
 from jaxport.graph.editing import Namer, graphs, held, is_op, subgraphs
 from jaxport.onnx_facts import ROLES
 
-__all__ = ["record", "role_of"]
-
 
 def role_of(weight: TracedWeight) -> str:
-    """Return the role of an array of the traced callable: a statistic is what its modules hold and training leaves alone."""
+    """Return the role of an array of the traced callable: a statistic is what its modules hold and training leaves
+    alone.
+    """
     if weight.trainable:
         return "parameter"
     return "statistic" if weight.is_held else "constant"

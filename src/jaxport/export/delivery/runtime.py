@@ -59,8 +59,8 @@ class Session:
       threads: the maximum number of threads of one operator; by default the runtime decides.
       optimize: whether the runtime may rewrite the graph. Its fusions of quantized operators change values by a
         quantization step, so comparisons of those turn it off.
-      packs: whether the runtime keeps weights of products in another order, too, which makes runs faster and takes as much
-        memory as the weights.
+      packs: whether the runtime keeps weights of products in another order, too, which makes runs faster and takes as
+        much memory as the weights.
 
     Raises:
       NotInstalled: ONNX Runtime is not installed.

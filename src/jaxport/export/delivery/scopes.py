@@ -9,8 +9,6 @@ import onnx_ir as ir
 from jaxport.errors import ExportError
 from jaxport.graph.editing import bodies, operator_name, roots
 
-__all__ = ["check_scopes", "unseen"]
-
 
 def check_scopes(model: ir.Model) -> None:
     """Check that each value a graph uses is its own, or one of the graphs around it, and made before it is used.
@@ -22,7 +20,8 @@ def check_scopes(model: ir.Model) -> None:
     if problem is not None:
         raise ExportError(
             f"the graph is not valid: {problem}",
-            why="a rule or a graph pass uses a value that is not available there; this is a bug in it, not in your model",
+            why="a rule or a graph pass uses a value that is not available there; this is a bug in it, not in your "
+            "model",
             instead="please report it with the model; `passes=()` exports the graph as the rules emitted it",
         )
 
@@ -49,7 +48,10 @@ def _unseen(graph: ir.Graph, seen: set[ir.Value], names: dict[str, ir.Value], pl
     for node in graph:
         for value in node.inputs:
             if value is not None and value not in seen:
-                yield f"`{node.name or operator_name(node)}` in {place} uses `{value.name}`, which is made elsewhere or later"
+                yield (
+                    f"`{node.name or operator_name(node)}` in {place} uses `{value.name}`, which is made elsewhere "
+                    "or later"
+                )
         for body in bodies(node):
             yield from _unseen(body, seen, names, f"`{body.name or 'a body'}` of `{node.name or node.op_type}`")
         yield from made([output for output in node.outputs if output.name])

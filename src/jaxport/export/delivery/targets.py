@@ -47,8 +47,8 @@ class Target:
       without_operators: the names of the operators that the target lacks.
       without_dtypes: the names of the dtypes that no value may have.
       passes: graph passes that run after all others.
-      decoder: whether a model has to be an encoder, or a step of a decoder with the inputs of `jaxport.decoder_inputs` or
-        `jaxport.encoder_decoder_inputs`.
+      decoder: whether a model has to be an encoder, or a step of a decoder with the inputs of `jaxport.decoder_inputs`
+        or `jaxport.encoder_decoder_inputs`.
       caches: whether attention to a key-value cache becomes ONNX Runtime's GroupQueryAttention.
       experts: whether a mixture of experts becomes ONNX Runtime's MoE.
       signs_uint32: whether the runtime treats uint32 as signed, which makes comparisons and conversions of large values

@@ -1,9 +1,9 @@
 """Find the operators that need the size of a uint32, for runtimes that store it as a signed integer, as OpenVINO does.
 
-There, sums, products, bitwise operators and movements are correct modulo 2³². A value is *modular* if it may differ from
-the true one by a multiple of 2³². Whatever depends on its size (a comparison, a conversion to a float) is wrong, unless
-the value is known to have at most 24 bits, as after a shift or a mask. Such small values stay exact even if the runtime
-computes in float32, as OpenVINO's `Where` does. An int64 computed from a modular value is modular, too.
+There, sums, products, bitwise operators and movements are correct modulo 2³². A value is *modular* if it may differ
+from the true one by a multiple of 2³². Whatever depends on its size (a comparison, a conversion to a float) is wrong,
+unless the value is known to have at most 24 bits, as after a shift or a mask. Such small values stay exact even if the
+runtime computes in float32, as OpenVINO's `Where` does. An int64 computed from a modular value is modular, too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class Size(enum.Enum):
 
 
 def needing_size(model: ir.Model) -> Iterator[ir.Node | ir.Value]:
-    """Yield the nodes that depend on the size of a modular value, and the outputs that the runtime returns incorrectly."""
+    """Yield the nodes that depend on the size of a modular value, and the outputs that the runtime returns
+    incorrectly.
+    """
     sizes: dict[ir.Value, Size] = {}
     for value in model.graph.initializers.values():
         sizes[value] = _of_constant(value)
@@ -120,7 +122,9 @@ def _result(node: ir.Node, sizes: dict[ir.Value, Size]) -> Size | None:
 
 
 def _joined(sizes: Sequence[Size], unsigned: bool) -> Size:
-    """Return the size of a result that has the bits of its operands; a uint32 is modular unless all of them are small."""
+    """Return the size of a result that has the bits of its operands; a uint32 is modular unless all of them are
+    small.
+    """
     if all(size is Size.SMALL for size in sizes):
         return Size.SMALL
     return Size.MODULAR if unsigned or Size.MODULAR in sizes else Size.EXACT

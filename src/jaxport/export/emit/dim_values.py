@@ -10,6 +10,7 @@ from jaxport.errors import ExportError
 from jaxport.export.emit.value import Scope, Value
 from jaxport.jaxprs import Dim, PythonFunction, dims
 from jaxport.jaxprs.dim_text import symbols
+from jaxport.sizes.sums import only_name
 
 
 class Emits(Protocol):
@@ -59,7 +60,7 @@ def _source(scope: Scope, name: str) -> tuple[Value, int, int, int] | None:
     solved = None
     for value in scope.inputs:
         for axis, dim in enumerate(value.shape or ()):
-            form = None if dims.is_static(dim) else dims.solve_linear(dim)
+            form = only_name(str(dim))
             if form is None or form[0] != name:
                 continue
             if form[1:] == (1, 0):

@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 INT64 = np.dtype(np.int64)
 #: Attributes that hold a data type.
 DTYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "stash_type")
-#: From here to the next power of two or so, the runtime's cast overflows to another number than JAX's; the double does not.
+#: From here to the next power of two or so, the runtime's cast overflows to another number than JAX's; the double does
+#: not.
 MISROUNDED = {"float8_e4m3fn": 480.0, "float8_e5m2": 61440.0}
 
 
@@ -65,7 +66,9 @@ class Declined(Exception):
 
 
 class Walk(Protocol):
-    """The walk over one program that an emitter is part of, as far as rules and the emitter ask it: `walk.walker.Walker`."""
+    """The walk over one program that an emitter is part of, as far as rules and the emitter ask it:
+    `walk.walker.Walker`.
+    """
 
     opset: int
     rules: Mapping[str, Rule]
@@ -162,7 +165,9 @@ class Emitter:
     def const(
         self, value: ArrayLike, dtype: DTypeLike | None = None, name: str = "", held: Held | None = None
     ) -> Value:
-        """Return a constant: anything that NumPy takes, in `dtype` or its own; `held` is the array of a model that it holds."""
+        """Return a constant: anything that NumPy takes, in `dtype` or its own; `held` is the array of a model that it
+        holds.
+        """
         array = np.asarray(value, dtype=None if dtype is None else np.dtype(dtype))
         return Value(array.dtype, array.shape, constant=array, name=name, held=held)
 

@@ -1,7 +1,7 @@
 """Constant folding while emitting: movements of constant data, and arithmetic on small integers.
 
-Data that is only moved (a transposed or reshaped weight) stays a NumPy view, so nothing is copied, and weights are moved
-only as long as that is so. Computed values are
+Data that is only moved (a transposed or reshaped weight) stays a NumPy view, so nothing is copied, and weights are
+moved only as long as that is so. Computed values are
 folded only if they are small, and integers or booleans, whose arithmetic is exact. JAX itself computes floating-point
 primitives of small constants.
 """
@@ -121,8 +121,8 @@ CHOICES = frozenset({"eq", "ge", "gt", "le", "lt", "ne", "select_n"})
 def computed(equation: JaxprEqn, operands: Sequence[Value]) -> list[Value] | None:
     """Return the results of a primitive on small constants, computed by JAX; None if that is left to the graph.
 
-    Values that depend on a parameter, which has a name, are left to the pass `constants`. Positions along an axis stay a Range,
-    which passes recognise.
+    Values that depend on a parameter, which has a name, are left to the pass `constants`. Positions along an axis stay
+    a Range, which passes recognise.
 
     >>> equation = jax.make_jaxpr(lambda x: jnp.exp(x))(np.float32(0)).eqns[0]
     >>> [value.constant.tolist() for value in computed(equation, [Value(np.float32, (), constant=np.float32(0))])]
@@ -138,8 +138,8 @@ def computed(equation: JaxprEqn, operands: Sequence[Value]) -> list[Value] | Non
     shapes = [x.logical_shape or () for x in operands]
     if not all(map(dims.all_static, shapes)):
         return None
-    # Integers, truth values and what chooses or compares floats, or numbers: passes that match larger computations inspect
-    # larger constants.
+    # Integers, truth values and what chooses or compares floats, or numbers: passes that match larger computations
+    # inspect larger constants.
     kinds = "iubf" if equation.primitive.name in CHOICES else "iub"
     for value, shape in zip((*avals, *operands), (*(aval.shape for aval in avals), *shapes), strict=True):
         dtype, count = np.dtype(value.dtype), math.prod(shape)

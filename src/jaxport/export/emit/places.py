@@ -11,8 +11,6 @@ import onnx_ir as ir
 if TYPE_CHECKING:
     from jaxport.blocks.block import Block
 
-__all__ = ["Place", "Record"]
-
 
 class Place(NamedTuple):
     """The place of an equation: the blocks around it, the user's line, and the primitive.

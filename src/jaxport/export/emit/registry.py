@@ -95,8 +95,8 @@ def rule(
       defaults: values of parameters that the rule need not name. Any other parameter that it does not name is refused
         unless it is None or has the default of JAX's public function of that name.
       irrelevant: parameters that never affect the value.
-      broadcasts: whether operands may be passed with a deferred broadcast; the broadcast of the result is then deferred as
-        well.
+      broadcasts: whether operands may be passed with a deferred broadcast; the broadcast of the result is then deferred
+        as well.
       replace: whether to replace an existing rule.
 
     Returns:

@@ -1,13 +1,13 @@
 """Blocks that equal one another are walked once: a model of 32 layers has one layer 32 times.
 
 The second block of its kind is recorded while it is walked: each node that enters the graph becomes a step of a
-`BlockTemplate`. A later block that equals it is not walked: the steps are made again with its operands and its path. The
-graph is the same, node by node and name by name.
+`BlockTemplate`. A later block that equals it is not walked: the steps are made again with its operands and its path.
+The graph is the same, node by node and name by name.
 
 What a rule emits may depend on more than the program of the block. So operands are watched while a template is
 recorded: one whose elements were read has to have the same elements again, and one whose origin was asked for has to
-have none. A block gives no template if its rules are not all of this package, looked at the graph itself, built subgraphs
-or functions, or computed the first value of a symbolic dim.
+have none. A block gives no template if its rules are not all of this package, looked at the graph itself, built
+subgraphs or functions, or computed the first value of a symbolic dim.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class BlockTemplates:
     _recording: bool = False
 
     def exported(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
-        """Return the results of a block: emitted from a template if one fits, otherwise from the walk, which may record one."""
+        """Return the results of a block: emitted from a template if one fits, otherwise from the walk, which may record
+        one.
+        """
         if self._recording or op.place.base:  # the body of a function is in a graph of its own
             return op.walker.walk_block(op, equation, operands)
         kind = _kind(op, equation, operands)
@@ -173,7 +175,9 @@ class _Comparison:
         return same_value(expected, theirs) and self._same_values(one["jaxpr"], other["jaxpr"])
 
     def _same_values(self, one: object, other: object) -> bool:
-        """Whether two parameters are equal. Results need no look: equal operations on equal operands have equal ones."""
+        """Whether two parameters are equal. Results need no look: equal operations on equal operands have equal
+        ones.
+        """
         if isinstance(one, ClosedJaxpr) and isinstance(other, ClosedJaxpr):
             if not same_value(tuple(one.consts), tuple(other.consts)):
                 return False

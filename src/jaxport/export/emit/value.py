@@ -1,4 +1,6 @@
-"""The values that rules take and return, the graphs under construction that contain them, and the log of what enters these."""
+"""The values that rules take and return, the graphs under construction that contain them, and the log of what enters
+these.
+"""
 
 from __future__ import annotations
 

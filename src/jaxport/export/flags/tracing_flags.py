@@ -160,7 +160,8 @@ def check_alike(true: Traced, false: Traced, path: str, name: str) -> None:
             f"what `{name}` returns depends on the flag `{path}`",
             where=f"the input `{path}`, a Python bool",
             why=f"for True and for False: {difference}",
-            instead=f"return the same structure, dtypes and shapes for both, or bake it in: `static_params={{'{path}': …}}`",
+            instead="return the same structure, dtypes and shapes for both, or bake it in: "
+            f"`static_params={{'{path}': …}}`",
         )
 
 

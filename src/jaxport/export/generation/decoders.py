@@ -1,14 +1,16 @@
-"""Language models: a step of a decoder with a key-value cache, whose inputs and outputs have the names that callers use.
+"""Language models: a step of a decoder with a key-value cache, whose inputs and outputs have the names that callers
+use.
 
 The names are those of Hugging Face, which `onnxruntime-genai`, Optimum and Transformers.js share. The inputs are
 `input_ids`, `attention_mask`, `position_ids`, `past_key_values.N.key` and `.value`; the outputs are `logits`,
 `present.N.key` and `.value`. A growing cache is returned longer than it was passed; a static one keeps its length, and
-`onnxruntime-genai` passes the same buffer as its input and its output (https://onnxruntime.ai/docs/genai/reference/config.html).
-A decoder behind a model of images takes `inputs_embeds` in place of `input_ids`. Further inputs and outputs have any names:
-callers set and read them by these.
+`onnxruntime-genai` passes the same buffer as its input and its output
+(https://onnxruntime.ai/docs/genai/reference/config.html). A decoder behind a model of images takes `inputs_embeds` in
+place of `input_ids`. Further inputs and outputs have any names: callers set and read them by these.
 
-The decoder of an encoder-decoder also takes the keys and values of the encoder's result, which the encoder computes once.
-Its own keys are `past_key_values.N.decoder.key`, those of the encoder `past_key_values.N.encoder.key` (see `encoders`).
+The decoder of an encoder-decoder also takes the keys and values of the encoder's result, which the encoder computes
+once. Its own keys are `past_key_values.N.decoder.key`, those of the encoder `past_key_values.N.encoder.key` (see
+`encoders`).
 """
 
 from __future__ import annotations
@@ -76,14 +78,14 @@ def decoder_inputs(
 ) -> list[Any]:
     """Return the specifications of a decoder step's arguments, for `to_onnx`.
 
-    The function is called as `step(input_ids, attention_mask, position_ids, past_key_values)`, with these names. The ids
-    are int64 of shape (batch_size, sequence_length). The mask is int64 of shape (batch_size, total_sequence_length), 0 for
-    padding and 1 for a token, with the cached tokens before the new ones. `past_key_values` has one `{"key", "value"}` for
-    each layer, of shape (batch_size, kv_heads, length, head_size). The function returns `{"logits", "present"}`:
-    `present` has the structure of `past_key_values`, with the new rows added. `{"hidden_states"}`, of shape
-    (batch_size, sequence_length, any size), may be returned beside the logits, or in their place. Further arguments and results
-    may have any names and shapes: in onnxruntime-genai, `generator.set_model_input` sets the former, and `get_output`
-    returns the latter.
+    The function is called as `step(input_ids, attention_mask, position_ids, past_key_values)`, with these names. The
+    ids are int64 of shape (batch_size, sequence_length). The mask is int64 of shape (batch_size,
+    total_sequence_length), 0 for padding and 1 for a token, with the cached tokens before the new ones.
+    `past_key_values` has one `{"key", "value"}` for each layer, of shape (batch_size, kv_heads, length, head_size). The
+    function returns `{"logits", "present"}`: `present` has the structure of `past_key_values`, with the new rows added.
+    `{"hidden_states"}`, of shape (batch_size, sequence_length, any size), may be returned beside the logits, or in
+    their place. Further arguments and results may have any names and shapes: in onnxruntime-genai,
+    `generator.set_model_input` sets the former, and `get_output` returns the latter.
 
     The symbols are `batch_size`, `sequence_length` and `total_sequence_length`. The length of a growing cache is
     `total_sequence_length - sequence_length`, which may be 0; that of a static cache is `max_sequence_length`.
@@ -132,10 +134,10 @@ def encoder_decoder_inputs(
     """Return the specifications of the arguments of a decoder step that attends to an encoder's result, for `to_onnx`.
 
     The function is called as `step(input_ids, past_key_values)`, with these names. The ids are int64 of shape
-    (batch_size, sequence_length). `past_key_values` has one `{"decoder": rows, "encoder": rows}` for each layer, and rows
-    are `{"key", "value"}` of shape (batch_size, heads, length, head_size). The decoder's rows belong to the previous
-    tokens; there may be none. The function returns `{"logits", "present"}`: `present` has one `{"decoder": rows}` for
-    each layer, with the new rows added. The encoder returns
+    (batch_size, sequence_length). `past_key_values` has one `{"decoder": rows, "encoder": rows}` for each layer, and
+    rows are `{"key", "value"}` of shape (batch_size, heads, length, head_size). The decoder's rows belong to the
+    previous tokens; there may be none. The function returns `{"logits", "present"}`: `present` has one
+    `{"decoder": rows}` for each layer, with the new rows added. The encoder returns
     `{"encoder_hidden_states", "present": [{"encoder": rows}, ...]}`.
 
     The symbols are `batch_size`, `sequence_length` and `next_length`: the length of the cache is `next_length - 1`.
@@ -261,7 +263,8 @@ class Decoder:
             raise InvalidArgument(
                 f"`num_beams` is {beams}, and the cache is static",
                 where="`save_genai(search=...)`",
-                why="onnxruntime-genai reorders the caches of beams, which it does not do in a buffer for past and present",
+                why="onnxruntime-genai reorders the caches of beams, which it does not do in a buffer for past and "
+                "present",
                 instead='export with `jaxport.decoder_inputs(cache="growing")`',
             )
         ends = eos_token_id if isinstance(eos_token_id, int) else list(eos_token_id)
@@ -422,7 +425,8 @@ def _problems_of_types(input_ports: Mapping[str, Port], output_ports: Mapping[st
     if not _cache_kind(input_ports, output_ports):
         yield (
             f"the cache is of length {dims.label(first.shape[2])} and comes out of length "
-            f"{dims.label(output_ports[first.name.replace('past_key_values', 'present')].shape[2])}: it neither grows by what goes in, nor keeps its length"
+            f"{dims.label(output_ports[first.name.replace('past_key_values', 'present')].shape[2])}: it neither grows "
+            "by what goes in, nor keeps its length"
         )
 
 
@@ -436,7 +440,9 @@ def problems_of_rows(kind: str, ports: Sequence[Port]) -> Iterator[str]:
 
 
 def _cache_kind(input_ports: Mapping[str, Port], output_ports: Mapping[str, Port]) -> Cache | None:
-    """Return whether the cache of every layer grows by the new tokens or keeps its length; None if neither is the case."""
+    """Return whether the cache of every layer grows by the new tokens or keeps its length; None if neither is the
+    case.
+    """
     new = input_ports[EMBEDDINGS if EMBEDDINGS in input_ports else TOKENS].shape[1]
     kinds: set[Cache | None] = set()
     for port in ports_named(_PAST, input_ports):
@@ -460,7 +466,10 @@ def _problems_of_sharing(model: ir.Model) -> Iterator[str]:
         if is_cached_attention(writer) and all(map(is_cached_attention, others)) and writer in others:
             continue
         if writer is None or writer.op_type not in (*SCATTERS, "Concat"):
-            yield f"`{result.name}` is not `{value.name}` with rows written into it (dynamic_update_slice, .at[].set), in one block for each sequence"
+            yield (
+                f"`{result.name}` is not `{value.name}` with rows written into it (dynamic_update_slice, "
+                ".at[].set), in one block for each sequence"
+            )
             continue
         for user in value.consumers():
             copied = user.op_type == "Slice" and all(reader is writer for reader in user.outputs[0].consumers())

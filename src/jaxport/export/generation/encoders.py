@@ -2,8 +2,8 @@
 
 The encoder takes `audio_features` and returns `encoder_hidden_states`, and the keys and values that each layer of the
 decoder attends to: `present.N.encoder.key` and `.value`. The decoder takes these as `past_key_values.N.encoder.key` and
-`.value` in each step (see `decoders`). The names are those of Hugging Face's decoders; onnxruntime-genai reads them from
-`genai_config.json`, in which the type of such a model is "whisper".
+`.value` in each step (see `decoders`). The names are those of Hugging Face's decoders; onnxruntime-genai reads them
+from `genai_config.json`, in which the type of such a model is "whisper".
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def config_text(decoder: Decoder, encoder: Encoder | None, **options: Any) -> st
     """Return `genai_config.json` as text.
 
     Raises:
-      InvalidArgument: the decoder attends to an encoder and `encoder` is None or does not fit, or it attends to none and
-        `encoder` is not None.
+      InvalidArgument: the decoder attends to an encoder and `encoder` is None or does not fit, or it attends to none
+        and `encoder` is not None.
     """
     problems = [*_problems_of_a_pair(decoder, encoder)]
     if problems:
@@ -141,7 +141,10 @@ def _problems_of_a_pair(decoder: Decoder, encoder: Encoder | None) -> Iterator[s
     wanted["keys"], wanted["keys of the decoder"] = (encoder.rows[2], FRAMES // 2), (decoder.cross[2], FRAMES // 2)
     for name, (length, expected) in wanted.items():
         if dims.is_static(length) and length != expected:
-            yield f"there are {length} {name}; onnxruntime-genai gives every encoder {FRAMES} frames, and allots {expected}"
+            yield (
+                f"there are {length} {name}; onnxruntime-genai gives every encoder {FRAMES} frames, and allots "
+                f"{expected}"
+            )
 
 
 def _problems(input_ports: Mapping[str, Port], output_ports: Mapping[str, Port], rows: Sequence[Port]) -> Iterator[str]:

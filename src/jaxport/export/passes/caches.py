@@ -5,8 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from jaxport.export.generation import decoders
-from jaxport.graph.affine import Known, size
+from jaxport.graph.affine import Known
 from jaxport.graph.fusions import caches
+from jaxport.sizes.sums import size_sum
 
 
 def cached_attention(model: ir.Model) -> str:
@@ -19,13 +20,13 @@ def cached_attention(model: ir.Model) -> str:
     inputs = {value.name: value for value in graph.inputs}
     if not decoders.is_step(inputs):
         return caches.cached_attention(model, caches.Terms(Known.of(graph)))
-    bounds = [size(longer) - size(shorter) for longer, shorter in decoders.BOUNDS]
+    bounds = [size_sum(longer) - size_sum(shorter) for longer, shorter in decoders.BOUNDS]
     return caches.cached_attention(
         model,
         caches.Terms(
             Known.of(graph, bounds),
             is_step=True,
             positions=inputs.get("position_ids"),
-            total=size(decoders.TOTAL) if "attention_mask" in inputs else None,
+            total=size_sum(decoders.TOTAL) if "attention_mask" in inputs else None,
         ),
     )

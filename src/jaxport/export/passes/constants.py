@@ -1,7 +1,8 @@
 """Constant folding.
 
 1. Small constants that are no weights: elementwise operators, and those that move, join and select elements.
-2. Constants of any size: operators that only move elements, and slices that divide a constant among them, as NumPy views.
+2. Constants of any size: operators that only move elements, and slices that divide a constant among them, as NumPy
+  views.
    Nothing else is computed from weights, the parameters and statistics of the user's model: they would be lost.
 3. Weights that are only used in a narrower floating-point type (float32 parameters of a model that computes in
    float16): they are stored in that type.

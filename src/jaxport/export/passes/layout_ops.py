@@ -1,7 +1,7 @@
 """How operators carry a permutation of their data: what is permuted with it, and what has to be adapted.
 
-Each function here takes a node, one of its inputs or outputs and the layout of that; it returns the layouts of the other
-values that are permuted with it and how to adapt the node, or None if the node cannot work on permuted data.
+Each function here takes a node, one of its inputs or outputs and the layout of that; it returns the layouts of the
+other values that are permuted with it and how to adapt the node, or None if the node cannot work on permuted data.
 """
 
 from __future__ import annotations
@@ -171,7 +171,9 @@ HEADS_FIRST = (0, 2, 1, 3)
 
 @carries("RotaryEmbedding")
 def _rotation(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
-    """Turn vectors whose heads lie behind positions as three axes, the last one of which has all heads: of four, heads come first."""
+    """Turn vectors whose heads lie behind positions as three axes, the last one of which has all heads: of four, heads
+    come first.
+    """
     dims = dims_of(node.outputs[0])
     known = static_dims(dims[1::2]) if dims is not None and layout == HEADS_FIRST else None
     if known is None:

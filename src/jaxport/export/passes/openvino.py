@@ -26,7 +26,8 @@ HALF, LOWER = 16, np.uint32(0xFFFF)
 
 
 def untied(model: ir.Model) -> str:
-    """Store a second form of square weights that are also used transposed: a transposed constant, or a copy for the `Gemm`.
+    """Store a second form of square weights that are also used transposed: a transposed constant, or a copy for the
+    `Gemm`.
 
     Args:
       model: changed in place; it has no functions, whose bodies would be shared by several weights (see `inlining`).

@@ -54,7 +54,9 @@ def _moved(editor: Editor, node: ir.Node) -> bool:
 
 
 def _merged(value: ir.Value | None, groups: Groups, new: list[Dim]) -> np.ndarray | None:
-    """Return a constant operand in the form that broadcasts to the shape before the split; no weight is repeated for it."""
+    """Return a constant operand in the form that broadcasts to the shape before the split; no weight is repeated for
+    it.
+    """
     array = constant_of(value)
     if array is None or array.ndim > len(new):
         return None

@@ -4,7 +4,8 @@
 2. Split into the operands: the operands.
 3. Gather of one element that is the only one of an operand: that operand, without the axis.
 
-A loop over layers stacks their caches, and takes them apart again step by step; written out, nothing is left of the stack.
+A loop over layers stacks their caches, and takes them apart again step by step; written out, nothing is left of the
+stack.
 """
 
 from __future__ import annotations

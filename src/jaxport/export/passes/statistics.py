@@ -1,7 +1,7 @@
 """Batch normalization by running statistics, which may be computed from those that the model keeps.
 
-Equinox keeps sums from which the mean and the variance follow by a division. The operator gets the mean and the variance
-themselves: they take the places, and the paths, of the statistics that they are computed from.
+Equinox keeps sums from which the mean and the variance follow by a division. The operator gets the mean and the
+variance themselves: they take the places, and the paths, of the statistics that they are computed from.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Leave out what only matters for inputs that no caller gives a step of a decoder.
 
-1. Tokens are rows of the tables that they look up, counted from either end. JAX moves others into the table, or returns NaN for
+1. Tokens are rows of the tables that they look up, counted from either end. JAX moves others into the table, or returns
+  NaN for
    them: with `n` rows, `Where(Equal(ids, Clip(ids, -n, n - 1)), Gather(table, Clip(ids, -n, n - 1)), nan)` is
    `Gather(table, ids)`, which ONNX Runtime refuses to compute for such tokens.
-2. Masks and positions fit into 32 bits: `Cast(Cast(mask, int32), bool)` is `Cast(mask, bool)`, and `Equal(Cast(mask, int32), 0)` is
+2. Masks and positions fit into 32 bits: `Cast(Cast(mask, int32), bool)` is `Cast(mask, bool)`, and
+  `Equal(Cast(mask, int32), 0)` is
    `Equal(mask, 0)`.
 """
 
@@ -83,7 +85,9 @@ def _converted(given: ir.Value, editor: Editor) -> int:
 
 
 def _convert(narrow: ir.Value, wide: ir.Value, editor: Editor) -> int:
-    """Let conversions of a value and comparisons with numbers read another one, through views that nothing else reads."""
+    """Let conversions of a value and comparisons with numbers read another one, through views that nothing else
+    reads.
+    """
     count = 0
     for user in list(narrow.consumers()):
         if is_op(user, *RESHAPING) and user.inputs[0] is narrow and not user.outputs[0].is_graph_output():

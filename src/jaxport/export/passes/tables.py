@@ -2,9 +2,9 @@
 
 1. `jnp.cumprod(1 - jnp.linspace(1e-4, 0.02, 1000))[t]`: 40 nodes are one `Gather` of a constant.
 
-Such a program computes its table in each call otherwise, if its runtime does not. It runs when the passes that recognise
-computations, such as rotary embeddings by their `Range`, are done. Weights of the user are not computed with, and what is
-longer than the nodes are worth stays.
+Such a program computes its table in each call otherwise, if its runtime does not. It runs when the passes that
+recognise computations, such as rotary embeddings by their `Range`, are done. Weights of the user are not computed with,
+and what is longer than the nodes are worth stays.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     transpose(concat(transpose(past), rows))      concat(past, transpose(rows))
 
-The same holds for rows in place of some of a static cache. A cache that is not turned is one buffer for past and present, and
-attention to it is recognised.
+The same holds for rows in place of some of a static cache. A cache that is not turned is one buffer for past and
+present, and attention to it is recognised.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ def _turned(node: ir.Node, editor: Editor) -> bool:
 
 
 def _cached(value: ir.Value) -> tuple[ir.Value, tuple[int, ...], ir.Node | None] | None:
-    """Return the input that a value is with its axes in another order, the order, and the Slice that takes some rows of it."""
+    """Return the input that a value is with its axes in another order, the order, and the Slice that takes some rows of
+    it.
+    """
     node = value.producer()
     part = node if is_op(node, "Slice") else None
     turned = node if part is None else source(part).producer()

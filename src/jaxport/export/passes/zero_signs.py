@@ -1,6 +1,7 @@
 """Keep -0.0 where ONNX Runtime's Where chooses it, for `nonfinite="exact"`.
 
-The runtime's kernel makes 0.0 of a -0.0 in the second operand, and keeps one in the third. So what may be -0.0 comes third:
+The runtime's kernel makes 0.0 of a -0.0 in the second operand, and keeps one in the third. So what may be -0.0 comes
+third:
 
     Where(c, x, 1.0)      Where(c == False, 1.0, x)
     Where(c, x, y)        Max(Where(c, -inf, y), Where(c == False, -inf, x))

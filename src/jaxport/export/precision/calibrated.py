@@ -1,4 +1,5 @@
-"""Products and convolutions in 8 bits with ranges that are known before: QuantizeLinear and DequantizeLinear around them.
+"""Products and convolutions in 8 bits with ranges that are known before: QuantizeLinear and DequantizeLinear around
+them.
 
 1. The weights are stored as bytes, with a scale per output channel.
 2. What they are applied to is quantized by its range over the calibration batches.
@@ -32,7 +33,9 @@ class CalibratedLayer:
 
     @property
     def end(self) -> ir.Value | None:
-        """The result to quantize of a convolution, or of the Relu or Clip that is its only user; None if there is none."""
+        """The result to quantize of a convolution, or of the Relu or Clip that is its only user; None if there is
+        none.
+        """
         if self.node.op_type != "Conv":
             return None
         result = self.node.outputs[0]
@@ -146,7 +149,8 @@ def _store(editor: Editor, layer: CalibratedLayer, x_scale: float, form: Int8, s
     """Store the weights in 8 bits, and the bias of a convolution in 32."""
     node, name = layer.node, source(layer.node, 1).name or "weights"
     bias = constant_of(operand(node, 2))
-    # A bias counts in steps of both scales: beside weights of next to nothing it would need more of them than there are.
+    # A bias counts in steps of both scales: beside weights of next to nothing it would need more of them than there
+    # are.
     least = 0.0 if bias is None else np.abs(bias.astype(np.float64)) / (2**30 * x_scale)
     levels, scale = columns_int8(layer.weights, form, layer.axis, least)
     zero = np.zeros(scale.shape, np.int8)

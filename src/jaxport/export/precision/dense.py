@@ -1,7 +1,9 @@
 """Products with stored weights: what they are (`Dense`), and dynamic quantization to 8 bits.
 
-1. `weights_second` writes `W @ x` as `(xᵀ @ Wᵀ)ᵀ`, since the operators for weights of few bits take them as the second operand.
-2. `dynamic_int8` stores the weights in 8 bits with a scale per column, and quantizes the other operand at run time, by its own range:
+1. `weights_second` writes `W @ x` as `(xᵀ @ Wᵀ)ᵀ`, since the operators for weights of few bits take them as the second
+  operand.
+2. `dynamic_int8` stores the weights in 8 bits with a scale per column, and quantizes the other operand at run time, by
+  its own range:
 
        MatMul(x, W)   →   q, s, z = DynamicQuantizeLinear(x)
                           Cast(MatMulInteger(q, levels, z)) * (s * scales)
@@ -10,8 +12,8 @@
    `Cast(Gather(levels, i)) * Gather(scales, i)`. A head tied to the table shares its levels.
 
 Weights of 8 bits are signed, because runtimes multiply unsigned bytes by signed ones three times as fast as by unsigned
-ones. Unless all are asked for, they use only the levels from -64 to 64: the sum of two products of 255 and 64 fits into 16
-bits, so that processors without dot products of bytes do not saturate.
+ones. Unless all are asked for, they use only the levels from -64 to 64: the sum of two products of 255 and 64 fits into
+16 bits, so that processors without dot products of bytes do not saturate.
 """
 
 from __future__ import annotations
@@ -50,9 +52,9 @@ class Int8:
 
     Attributes:
       dynamic: whether the range of the other operand is determined at run time rather than by calibration.
-      full_range: whether weights use the levels from -127 to 127, which halves their rounding error, rather than from -64
-        to 64. Processors without 8-bit dot products (x86 before AVX-512 VNNI and AVX-VNNI) then saturate where two large
-        weights meet large values, as they do with the defaults of other quantizers.
+      full_range: whether weights use the levels from -127 to 127, which halves their rounding error, rather than from
+        -64 to 64. Processors without 8-bit dot products (x86 before AVX-512 VNNI and AVX-VNNI) then saturate where two
+        large weights meet large values, as they do with the defaults of other quantizers.
 
     Raises:
       InvalidArgument: a field is not a bool.
@@ -156,8 +158,8 @@ def stored_matrix(value: ir.Value, stacks: bool = False) -> np.ndarray | None:
 def weights_second(model: ir.Model, *, convolutions: bool) -> str:
     """Write products whose first operand is stored as products whose second one is, between two Transposes.
 
-    What stores weights in few bits has operators for these only. `layout` moves the Transposes afterwards: it is the one that
-    turns `x @ w` into `wᵀ @ xᵀ`, or into a convolution of one pixel.
+    What stores weights in few bits has operators for these only. `layout` moves the Transposes afterwards: it is the
+    one that turns `x @ w` into `wᵀ @ xᵀ`, or into a convolution of one pixel.
 
     Args:
       model: changed in place.
@@ -291,7 +293,8 @@ class Stored:
 
 
 class Tables:
-    """Weights in 8 bits: lookup tables with a scale per row, which products with the transposed table share; and others.
+    """Weights in 8 bits: lookup tables with a scale per row, which products with the transposed table share; and
+    others.
 
     Stacks of matrices that are looked up in, as those of experts, have a scale for each column of each.
     """
@@ -368,7 +371,8 @@ def columns_int8(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return weights as signed bytes, and the scale of each slice along `axis`, which is at least `least`.
 
-    A scale is for all other axes; with the last axis, for that before it, so that each matrix of a stack has scales of its own.
+    A scale is for all other axes; with the last axis, for that before it, so that each matrix of a stack has scales of
+    its own.
 
     >>> levels, scale = columns_int8(np.float32([[1, 0], [-0.5, 0]]), Int8())
     >>> levels.tolist(), (scale * 64).tolist()

@@ -1,14 +1,16 @@
 """Float16 or bfloat16: weights stored in half, products and what follows them computed in half.
 
-1. Weights are stored in half, except those that half cannot represent: too large, or nearly zero; and small ones, other than
+1. Weights are stored in half, except those that half cannot represent: too large, or nearly zero; and small ones, other
+  than
    those of products, that only operators in float32 use, such as the frequencies that positions are multiplied by.
 2. Products, convolutions, attention and normalizations are computed in half if there is a kernel; normalizations and
    attention keep their statistics in float32, as their operators say.
-   Attention to a cache has the dtype of the cache. What hides its scores is half of the lowest number of half: a row of minus
-   infinity, as that of padding, would be NaN.
+   Attention to a cache has the dtype of the cache. What hides its scores is half of the lowest number of half: a row of
+   minus infinity, as that of padding, would be NaN.
 3. What moves or combines values in half is computed in half, too.
 4. Sums, softmax, exponentials and whatever has subgraphs or a function's body are computed in float32, behind casts.
-5. Angles that are made of integers, for sines and cosines, are computed in float32: half holds no positions above 2,048.
+5. Angles that are made of integers, for sines and cosines, are computed in float32: half holds no positions above
+  2,048.
 6. A `Concat` that gives an output in float32 is computed in float32: a cache with new rows is not cast and cast back.
 """
 
@@ -51,8 +53,8 @@ from jaxport.onnx_facts import (
 
 #: Operators that are worth a cast of their operands.
 HEAVY = (MATRIX_PRODUCTS - {"Einsum"}) | KERNEL_PRODUCTS | ROW_NORMALIZATIONS | {"Attention", "RotaryEmbedding"}
-#: Operators that are computed in half if an operand is in half already. A largest element and a masked one are mostly for a
-#: softmax, which is in float32; some kernels compute a Softplus by an exponential that half cannot represent.
+#: Operators that are computed in half if an operand is in half already. A largest element and a masked one are mostly
+#: for a softmax, which is in float32; some kernels compute a Softplus by an exponential that half cannot represent.
 FOLLOWING = (
     (CHOICES - REDUCTIONS - {"Where"})
     | ARITHMETIC
@@ -82,7 +84,9 @@ def half(model: ir.Model, dtype: ir.DataType, *, border: bool = False) -> str:
 
 @dataclass
 class _Halving:
-    """One conversion: which values are in half by now, the casts between the two, small constants as they were, and limited biases."""
+    """One conversion: which values are in half by now, the casts between the two, small constants as they were, and
+    limited biases.
+    """
 
     model: ir.Model
     dtype: ir.DataType

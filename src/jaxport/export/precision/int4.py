@@ -1,8 +1,9 @@
-"""Store the weights of products in 4 bits, with a scale per group of a column, and the zero point of each if they have any.
+"""Store the weights of products in 4 bits, with a scale per group of a column, and the zero point of each if they have
+any.
 
-`block_int4` emits MatMulNBits of com.microsoft, or the standard's DequantizeLinear of blocks, which ONNX Runtime turns into
-that. Large tables are stored in 8 bits, and a tied head shares its table; in 4 bits, where the runtime looks up rows in what
-MatMulNBits multiplies by.
+`block_int4` emits MatMulNBits of com.microsoft, or the standard's DequantizeLinear of blocks, which ONNX Runtime turns
+into that. Large tables are stored in 8 bits, and a tied head shares its table; in 4 bits, where the runtime looks up
+rows in what MatMulNBits multiplies by.
 """
 
 from __future__ import annotations
@@ -103,7 +104,9 @@ def _for_each(builder: Builder, dense: Dense, dims: list | None, product: Produc
 
 
 def _accuracy(builder: Builder) -> int:
-    """Return the level at which a product in 4 bits is computed; in a subgraph, ONNX Runtime 1.28 has other values at the quick one."""
+    """Return the level at which a product in 4 bits is computed; in a subgraph, ONNX Runtime 1.28 has other values at
+    the quick one.
+    """
     return ACCURACY if builder.node.graph is builder.root else 0
 
 
@@ -141,7 +144,8 @@ class _Groups:
             return made if self.form.symmetric else [*made, (signed(levels.zero.T), "zero_point")]
 
         tensors = self._tensors(builder, dense, parts)
-        # ONNX Runtime looks for the weights only in the graph of the DequantizeLinear, so this one is not in a subgraph.
+        # ONNX Runtime looks for the weights only in the graph of the DequantizeLinear, so this one is not in a
+        # subgraph.
         editor, root, size = builder.editor, builder.root, self.form.size(depth)
         if builder.node.graph is root:
             weights = builder.emit(

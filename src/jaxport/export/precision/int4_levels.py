@@ -59,7 +59,8 @@ class Int4:
         return f"int4({', '.join(options)})" if options else "int4"
 
     def size(self, depth: int) -> int:
-        """Return the size of the groups of a column of `depth` weights: the shortest one that holds all of it, or `group`.
+        """Return the size of the groups of a column of `depth` weights: the shortest one that holds all of it, or
+        `group`.
 
         >>> from jaxport import Int4
         >>> Int4(group=128).size(40), Int4(group=128).size(400)
@@ -123,7 +124,9 @@ def rounding_error(weights: np.ndarray, stored: Levels) -> float:
 
 
 def _chunks(count: int, size: int) -> Iterator[slice]:
-    """Yield the parts of some rows or columns of a size that are computed together, while they are in the processor's cache."""
+    """Yield the parts of some rows or columns of a size that are computed together, while they are in the processor's
+    cache.
+    """
     step = max(1, CHUNK // max(1, size))
     yield from (slice(start, min(start + step, count)) for start in range(0, count, step))
 
@@ -156,8 +159,8 @@ def quantized(weights: np.ndarray, form: Int4) -> Levels:
 def _nearest_levels(blocks: np.ndarray, form: Int4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the levels that span each block, with the scales of least squared error, and the zero points.
 
-    Levels that span less than the block clip its largest weights. For normally distributed weights the best share of the span
-    makes the error 1 % smaller, but that of the largest weights a third larger, and models no better.
+    Levels that span less than the block clip its largest weights. For normally distributed weights the best share of
+    the span makes the error 1 % smaller, but that of the largest weights a third larger, and models no better.
 
     Args:
       blocks: the weights, [groups, size, N]: what is computed of a block runs along N, which lies together in memory.

@@ -1,8 +1,10 @@
 """Weights in 4 bits for ONNX Runtime's own operators other than MatMulNBits.
 
-1. Experts: the MoE that a mixture of experts became is a QMoE. Its kernel on CPUs divides the shares of the chosen experts by
+1. Experts: the MoE that a mixture of experts became is a QMoE. Its kernel on CPUs divides the shares of the chosen
+  experts by
    their sum even if it is told not to, unless it gets the shares beside the scores: then it takes them as they are.
-2. A table whose transpose is the last matrix of the model: GatherBlockQuantized looks up in the tensor that MatMulNBits multiplies by.
+2. A table whose transpose is the last matrix of the model: GatherBlockQuantized looks up in the tensor that MatMulNBits
+  multiplies by.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ class Experts:
         )
 
     def _group(self, *depths: int) -> int | None:
-        """Return the size of the groups: both matrices have the same, and zero points more than one group of a column."""
+        """Return the size of the groups: both matrices have the same, and zero points more than one group of a
+        column.
+        """
         fitting = [
             size
             for size in GROUPS
@@ -109,7 +113,9 @@ def _experts(builder: Builder, node: ir.Node, first: np.ndarray, last: np.ndarra
 
 
 def _stacked(matrices: np.ndarray, form: Int4) -> tuple[list[tuple[np.ndarray, str]], float]:
-    """Return matrices [E, N, K] in 4 bits with the ends of the tensors' names, and the largest relative error of one."""
+    """Return matrices [E, N, K] in 4 bits with the ends of the tensors' names, and the largest relative error of
+    one.
+    """
     levels = [quantized(matrix.T, form) for matrix in matrices]
     error = max(rounding_error(matrix.T, stored) for matrix, stored in zip(matrices, levels, strict=True))
     count, columns, depth = matrices.shape

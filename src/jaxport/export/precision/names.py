@@ -13,19 +13,6 @@ from jaxport.errors import InvalidArgument
 from jaxport.export.precision.dense import Int8
 from jaxport.export.precision.int4_levels import Int4, quantized, rounding_error
 
-__all__ = [
-    "FLOAT32",
-    "PRECISIONS",
-    "Border",
-    "Chosen",
-    "Named",
-    "Precision",
-    "PrecisionName",
-    "named",
-    "recorded",
-    "refuse",
-]
-
 
 @dataclass(frozen=True)
 class Precision:
@@ -33,8 +20,8 @@ class Precision:
 
     Attributes:
       name: the name in `to_onnx(precision=...)`.
-      tolerance: the largest tolerated difference of an output from that of the float32 function, relative to its largest
-        element.
+      tolerance: the largest tolerated difference of an output from that of the float32 function, relative to its
+        largest element.
       dtype: the name of the dtype in which weights are stored.
       half: the 16-bit dtype in which the model computes; None if it computes in float32.
       form: how weights are stored in few bits; None if they are not, or in several ways.
@@ -52,8 +39,8 @@ class Precision:
         return isinstance(self.form, Int8) and not self.form.dynamic
 
 
-#: The tolerances allow for the rounding error of about ten layers. That of "int4" is an upper bound: each model gets the
-#: tolerance that its own weights and its depth justify (`_of_weights`).
+#: The tolerances allow for the rounding error of about ten layers. That of "int4" is an upper bound: each model gets
+#: the tolerance that its own weights and its depth justify (`_of_weights`).
 PRECISIONS: dict[str, Precision] = {
     precision.name: precision
     for precision in (

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 #: Primitives that apply to both parts separately: they move elements, or are linear over the real numbers.
 TWICE = frozenset(
     """
-    add add_any broadcast_in_dim concatenate copy copy_p cumsum dynamic_slice dynamic_update_slice empty empty2 expand_dims
-    gather name neg pad reduce_precision reduce_sum reduce_window_sum reshape rev scatter scatter-add scatter-sub select_n
-    sharding_constraint slice split squeeze stack stop_gradient sub tie tile transpose unstack
+    add add_any broadcast_in_dim concatenate copy copy_p cumsum dynamic_slice dynamic_update_slice empty empty2
+    expand_dims gather name neg pad reduce_precision reduce_sum reduce_window_sum reshape rev scatter scatter-add
+    scatter-sub select_n sharding_constraint slice split squeeze stack stop_gradient sub tie tile transpose unstack
     """.split()
 )
 #: Primitives that are linear in each of two operands: products.

@@ -1,8 +1,9 @@
-"""Refuse random numbers that a model draws anew in each call, but a file would draw once: those of a Dropout that is on.
+"""Refuse random numbers that a model draws anew in each call, but a file would draw once: those of a Dropout that is
+on.
 
-A key that the user's own code writes down is meant: its numbers are part of the function. A stream that a module holds gives
-others in the next call, and so does a key that is passed to a layer of a library: such a file would have the numbers, such
-as a mask, of the one call that was traced.
+A key that the user's own code writes down is meant: its numbers are part of the function. A stream that a module holds
+gives others in the next call, and so does a key that is passed to a layer of a library: such a file would have the
+numbers, such as a mask, of the one call that was traced.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def _refuse(name: str, places: Sequence[str]) -> None:
         f"`{name}` draws random numbers that are not the same in its next call",
         where="\n".join(shown),
         why="the model would have those of this call, such as one mask of a Dropout, whatever its inputs are",
-        instead="switch the model to evaluation (`model.eval()`, `deterministic=True`, `inference=True`), make the stream or "
+        instead="switch the model to evaluation (`model.eval()`, `deterministic=True`, `inference=True`), make the "
+        "stream or "
         'its key an argument, or pass `state="discard"` to keep the numbers of this call',
     )

@@ -1,7 +1,9 @@
-"""Compute floating-point functions of dims in double precision, as Python does.
+"""Divide sizes once: a quotient of quotients of dims is rounded as if the sizes were numbers.
 
-If a size is a number, `256 / x.shape[0]` is Python's division, rounded to float32 when it meets an array. If it is a
-symbol, JAX computes the same in float32 from the start. Positions in an image are then wrong in the fifth digit.
+If a size is a number, `1 / (256 / x.shape[0])` is Python's arithmetic in double precision, rounded to float32 when it
+meets an array. If it is a symbol, JAX computes the same in float32 from the start, and each division rounds. Positions
+in an image are then wrong in the fifth digit. So such a chain is one division, of products of sizes, which float32 has
+exactly.
 """
 
 from __future__ import annotations
@@ -11,22 +13,26 @@ from typing import Any, TypeGuard
 import numpy as np
 from jax.core import ShapedArray
 
-from jaxport.jaxprs import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, convert_element_type_p, new_jaxpr_eqn
+from jaxport.jaxprs import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, div_p, mul_p
+from jaxport.jaxprs.identity import IdentityMap
 from jaxport.jaxprs.rewrite import Rewriting
 
 #: The primitives that Python arithmetic on dims is traced to.
 ARITHMETIC = frozenset("add sub mul div neg max min abs floor ceil integer_pow pow sqrt convert_element_type".split())
-DOUBLE = ShapedArray((), np.dtype(np.float64))
+FLOAT = ShapedArray((), np.dtype(np.float32), weak_type=True)
+ONE = Literal(np.float32(1), FLOAT)
 
 
 def with_exact_dims(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Return the program with the arithmetic on its dims in float64; the same object if it has none.
+    """Return the program with quotients of its dims as one division each; the same object if it has no chain of them.
 
     >>> import jax
     >>> (b,) = jax.export.symbolic_shape("B")
-    >>> half = jax.make_jaxpr(lambda x: x * (1 / x.shape[0]))(jax.ShapeDtypeStruct((b,), "float32"))
-    >>> [str(equation.outvars[0].aval.dtype) for equation in with_exact_dims(half).eqns]
-    ['int32', 'float64', 'float64', 'float32', 'float32']
+    >>> third = jax.make_jaxpr(lambda x: x * (1 / (3 / x.shape[0])))(jax.ShapeDtypeStruct((b,), "float32"))
+    >>> [equation.primitive.name for equation in third.eqns]
+    ['dim_as_value', 'convert_element_type', 'div', 'div', 'convert_element_type', 'mul']
+    >>> with_exact_dims(third).eqns[3].invars[1]  # the size by 3
+    Literal(3.0)
     """
     return _ExactDims().closed(closed)
 
@@ -35,69 +41,55 @@ class _ExactDims(Rewriting):
     """Rewrites each jaxpr separately: the values passed into it are rounded already."""
 
     def rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
-        return _in_double(super().rewritten(jaxpr))
+        return _divided_once(super().rewritten(jaxpr))
 
 
-def _in_double(jaxpr: Jaxpr) -> Jaxpr:
+def _divided_once(jaxpr: Jaxpr) -> Jaxpr:
     from_dims: set[Var] = set()
-    doubles: dict[Var, Var] = {}
+    quotients: IdentityMap[Atom, tuple[Atom, Atom]] = IdentityMap()
     equations: list[JaxprEqn] = []
-    used: set[Var] = set(filter(_is_variable, jaxpr.outvars))
+
+    def product(equation: JaxprEqn, left: Atom, right: Atom) -> Atom:
+        if _is_one(left) or _is_one(right):
+            return right if _is_one(left) else left
+        equations.append(equation.replace(primitive=mul_p, invars=[left, right], outvars=[Var(FLOAT)]))
+        return equations[-1].outvars[0]
+
+    changed = False
     for equation in jaxpr.eqns:
-        name, results = equation.primitive.name, [*equation.outvars]
-        result: Any = results[0] if results else None
+        name, result = equation.primitive.name, equation.outvars[0] if equation.outvars else None
         if name == "dim_as_value":
             from_dims.add(result)
-        elif name in ARITHMETIC and _is_known(equation, from_dims, doubles) and not result.aval.shape:
-            if result.aval.dtype == np.float32 and result.aval.weak_type:
-                doubles[result] = Var(DOUBLE)
-                equations.append(_doubled(equation, doubles))
-                continue
-            if result.aval.dtype.kind in "iu":
-                from_dims.add(result)
-        operand: Any = equation.invars[0] if name == "convert_element_type" else None
-        if _is_variable(operand) and operand in doubles:
-            equation = equation.replace(invars=[doubles[operand]])
-        used.update(filter(_is_variable, equation.invars))
+        elif name in ARITHMETIC and _is_known(equation, from_dims) and _is_size(result):
+            from_dims.add(result)
+            if name in ("div", "mul") and result.aval.dtype.kind == "f":
+                left, right = equation.invars
+                (above, below), (others, divisors) = (quotients.get(atom, (atom, ONE)) for atom in (left, right))
+                if below is not ONE or divisors is not ONE:
+                    others, divisors = (divisors, others) if name == "div" else (others, divisors)
+                    above, below = product(equation, above, others), product(equation, below, divisors)
+                    equation, changed = equation.replace(primitive=div_p, invars=[above, below]), True
+                    quotients[result] = above, below
+                elif name == "div":
+                    quotients[result] = left, right
         equations.append(equation)
-    if not doubles:
-        return jaxpr
-    return jaxpr.replace(eqns=_rounded(equations, {double: old for old, double in doubles.items()}, used))
+    return jaxpr.replace(eqns=equations) if changed else jaxpr
+
+
+def _is_one(atom: Atom) -> bool:
+    return isinstance(atom, Literal) and bool(np.all(atom.val == 1))
+
+
+def _is_size(variable: Any) -> bool:
+    aval = variable.aval
+    return not aval.shape and (aval.dtype.kind in "iu" or (aval.dtype == np.float32 and aval.weak_type))
 
 
 def _is_variable(atom: object) -> TypeGuard[Var]:
     return isinstance(atom, Var)
 
 
-def _is_known(equation: JaxprEqn, from_dims: set[Var], doubles: dict[Var, Var]) -> bool:
+def _is_known(equation: JaxprEqn, from_dims: set[Var]) -> bool:
     """Whether an equation computes with dims and literals only."""
     variables = list(filter(_is_variable, equation.invars))
-    return bool(variables) and all(atom in from_dims or atom in doubles for atom in variables)
-
-
-def _doubled(equation: JaxprEqn, doubles: dict[Var, Var]) -> JaxprEqn:
-    def double(atom: Atom) -> Atom:
-        if isinstance(atom, Literal):
-            value = np.asarray(atom.val)
-            return Literal(np.float64(value), DOUBLE) if value.dtype.kind == "f" else atom
-        return doubles.get(atom, atom)
-
-    params = dict(equation.params)
-    if equation.primitive is convert_element_type_p:
-        params |= {"new_dtype": DOUBLE.dtype, "weak_type": False}
-    outvars = [doubles[equation.outvars[0]]]
-    return equation.replace(invars=[double(atom) for atom in equation.invars], outvars=outvars, params=params)
-
-
-def _rounded(equations: list[JaxprEqn], single: dict[Var, Any], used: set[Var]) -> list[JaxprEqn]:
-    """Return the equations with a conversion to float32 after each result that is used in float32."""
-    rounded = []
-    for equation in equations:
-        rounded.append(equation)
-        old = single.get(equation.outvars[0]) if equation.outvars else None
-        if old is not None and old in used:
-            params = {"new_dtype": old.aval.dtype, "weak_type": True, "sharding": None}
-            rounded.append(
-                new_jaxpr_eqn(equation.outvars, [old], convert_element_type_p, params, set(), equation.source_info)
-            )
-    return rounded
+    return bool(variables) and all(atom in from_dims for atom in variables)

@@ -2,8 +2,8 @@
 
     jnp.select([x > 1, x > 0], [u, v], w)    is    select_n(argmax(stack([False, x > 1, x > 0])), w, u, v)
 
-What is chosen by such a position is chosen by the conditions themselves: `where(x > 1, u, where(x > 0, v, w))`, without the
-stack, its reduction, and the comparisons of its result.
+What is chosen by such a position is chosen by the conditions themselves: `where(x > 1, u, where(x > 0, v, w))`, without
+the stack, its reduction, and the comparisons of its result.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from jaxport.jaxprs import dims
 if TYPE_CHECKING:
     from jaxport.export.emit.emitter import Emitter
 
-__all__ = ["conditions"]
-
 
 def conditions(op: Emitter, position: Value) -> list[Value] | None:
-    """Return the booleans of which `position` is the first that holds, or the first of all if none does; None if it is not."""
+    """Return the booleans of which `position` is the first that holds, or the first of all if none does; None if it is
+    not.
+    """
     reduced = _before(position, "Cast") or position
     origin = reduced.origin
     if origin is None or origin.op_type != "ArgMax" or origin.attributes.get("keepdims", 1):

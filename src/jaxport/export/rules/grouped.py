@@ -1,10 +1,10 @@
 """Products of groups of rows with a matrix each: `jax.lax.ragged_dot`, as mixtures of experts use it.
 
-A runtime that computes sizes while it runs splits the rows into their groups, and multiplies each group by its own matrix: no
-row is multiplied twice. Where each size has to be known, blocks of rows are multiplied: a block has rows of a single group,
-and there are at most twice as many blocks as groups. Groups of the contracted axis, and batches of groups, are multiplied by
-JAX's definition, in terms of masks and `dot_general`; on CPUs, JAX does so for all, and a weight that is infinite is NaN in
-the rows of other groups, too.
+A runtime that computes sizes while it runs splits the rows into their groups, and multiplies each group by its own
+matrix: no row is multiplied twice. Where each size has to be known, blocks of rows are multiplied: a block has rows of
+a single group, and there are at most twice as many blocks as groups. Groups of the contracted axis, and batches of
+groups, are multiplied by JAX's definition, in terms of masks and `dot_general`; on CPUs, JAX does so for all, and a
+weight that is infinite is NaN in the rows of other groups, too.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ METHODS = {"nearest": _NEAREST, "linear": {"mode": "linear"}}
 def enlarged(op, operands, jaxpr):
     """Return the image that the compiled part of `jax.image.resize` computes by one operator; None if it cannot.
 
-    The sizes, the method and the antialiasing are not among the parameters of the call: its program is compared, so that
-    another function of this name is not taken for it.
+    The sizes, the method and the antialiasing are not among the parameters of the call: its program is compared, so
+    that another function of this name is not taken for it.
     """
     if (len(jaxpr.in_avals), len(jaxpr.out_avals)) != (1, 1):  # a derivative
         return None

@@ -1,4 +1,6 @@
-"""Blocks that are operators of an imported model: the operator itself is written, if it means the same at this opset."""
+"""Blocks that are operators of an imported model: the operator itself is written, if it means the same at this
+opset.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Floor division and remainders of integers in few operators.
 
-JAX computes with C's quotient and remainder, and corrects both where the signs differ. ONNX's `Mod` has the sign of the divisor
-already, as Python's; a quotient is one too large where the product with the divisor exceeds the dividend. Nothing is to correct
-where nothing is negative. The corrections are recognised when they are selected.
+JAX computes with C's quotient and remainder, and corrects both where the signs differ. ONNX's `Mod` has the sign of the
+divisor already, as Python's; a quotient is one too large where the product with the divisor exceeds the dividend.
+Nothing is to correct where nothing is negative. The corrections are recognised when they are selected.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from jaxport.export.emit.value import Value, beside
 
 if TYPE_CHECKING:
     from jaxport.export.emit.emitter import Emitter
-
-__all__ = ["corrected"]
 
 
 def corrected(op: Emitter, condition: Value, changed: Value, plain: Value) -> Value | None:
@@ -63,7 +61,9 @@ def _remainder(op: Emitter, condition: Value, plain: Value, divisor: Value) -> V
 
 
 def _quotient(op: Emitter, condition: Value, changed: Value, plain: Value) -> Value | None:
-    """Match `where(sign(x) != sign(divisor) and x % divisor != 0, plain - 1, plain)`, for a positive constant divisor."""
+    """Match `where(sign(x) != sign(divisor) and x % divisor != 0, plain - 1, plain)`, for a positive constant
+    divisor.
+    """
     is_divided = plain.origin is not None and plain.origin.op_type == "Div"
     x, divisor = plain.origin.operands if is_divided and plain.origin is not None else (plain, _one(plain))
     if x is None or divisor is None or divisor.constant is None or not (divisor.constant > 0).all():

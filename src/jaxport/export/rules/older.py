@@ -31,7 +31,8 @@ class Renewed:
 
     Attributes:
       operation: the operation.
-      operand: from an emitter, the place of an operand, the operand, and its shape, to the operand of the new operation.
+      operand: from an emitter, the place of an operand, the operand, and its shape, to the operand of the new
+        operation.
       result: the same for results; the shape is that of the old operation's.
       shape: from the place of a result and the shape that it had, to the one that it has before `result`.
     """

@@ -18,7 +18,9 @@ _KERNELS = "bitcast core_map mosaic_gpu_p mpmd_map pallas_call roll tpu_custom_c
 
 REASONS = {
     # Native code
-    "ffi_call": "calls native code, which ONNX cannot hold; pass `rules={'ffi_call': ...}` with an equivalent JAX function",
+    "ffi_call": (
+        "calls native code, which ONNX cannot hold; pass `rules={'ffi_call': ...}` with an equivalent JAX function"
+    ),
     **{name: _KERNEL % name for name in _KERNELS},
     **{f"dot_product_attention_{which}_wrapper": _CUDNN for which in ("fwd", "bwd", "fp8_fwd", "fp8_bwd")},
     **dict.fromkeys(("after_all", "create_token"), "orders effects, which ONNX does not have; pass arrays instead"),
@@ -50,7 +52,8 @@ for _primitive, _why in REASONS.items():
     rule(_primitive, broadcasts=True)(refuses(_why))
 
 
-#: The modules of libraries whose callbacks check values while the program runs: they raise an error, and compute nothing.
+#: The modules of libraries whose callbacks check values while the program runs: they raise an error, and compute
+#: nothing.
 CHECKS = frozenset({"equinox._errors"})
 CHECK_LEFT_OUT = "a check is left out: where it raises an error in JAX, the model returns a result nevertheless"
 

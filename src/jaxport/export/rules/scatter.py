@@ -2,8 +2,8 @@
 
 A scatter writes one window into the operand for each element of the indices, combined with the old elements. JAX drops
 a window that does not lie wholly inside, while ONNX fails: such an update is replaced by a neutral one, or written to
-spare rows that are cut off, so that all sizes are known. A single window is cut out, changed and put back; many are written by
-ScatterElements or ScatterND.
+spare rows that are cut off, so that all sizes are known. A single window is cut out, changed and put back; many are
+written by ScatterElements or ScatterND.
 """
 
 from __future__ import annotations

@@ -50,7 +50,9 @@ def _is_ordered(elements):
 
 
 def _count(elements, sought, *, side, ordered):
-    """Return the number of elements before what is sought, where NaN comes last; it is no element if they are `ordered`."""
+    """Return the number of elements before what is sought, where NaN comes last; it is no element if they are
+    `ordered`.
+    """
     elements = elements.reshape(elements.shape + (1,) * sought.ndim)
     if side == "left":
         before = ~(elements >= sought)  # also if NaN is sought

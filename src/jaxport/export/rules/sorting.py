@@ -4,9 +4,9 @@ TopK is stable in both directions, but orders NaN and the unsigned integers of 6
 are replaced by keys that TopK orders as JAX orders the values, and several keys are ordered by one TopK each, starting
 from the least significant one.
 
-JAX sorts NaN last, and -0.0 and 0.0 as equal. The order of `top_k` is total, that of the bits: 0.0 is above -0.0, NaN above
-infinity, and NaN with a sign below everything. Before BitCast no operator sees that sign. Then it is what the program says:
-NaN has none, and a negation gives it one.
+JAX sorts NaN last, and -0.0 and 0.0 as equal. The order of `top_k` is total, that of the bits: 0.0 is above -0.0, NaN
+above infinity, and NaN with a sign below everything. Before BitCast no operator sees that sign. Then it is what the
+program says: NaN has none, and a negation gives it one.
 """
 
 from __future__ import annotations

@@ -48,7 +48,8 @@ def polynomial(x, coefficients):
     return result
 
 
-# The error function and its relatives (Cephes, ndtr.c) -------------------------------------------------------------------
+# The error function and its relatives (Cephes, ndtr.c)
+# -------------------------------------------------------------------
 
 _ERF = (
     (9.60497373987051638749e0, 9.00260197203842689217e1, 2.23200534594684319226e3, 7.00332514112805075473e3,
@@ -142,7 +143,8 @@ def erf_inv(x):
     return jnp.where(jnp.abs(x) == 1, x * np.asarray(np.inf, x.dtype), result * x)
 
 
-# The gamma function and its relatives --------------------------------------------------------------------------------------
+# The gamma function and its relatives
+# --------------------------------------------------------------------------------------
 
 _LANCZOS = 7.0
 _LANCZOS_BASE = 0.99999999999980993227684700473478
@@ -242,7 +244,8 @@ def polygamma(order, x):
     return jnp.where(undefined, np.asarray(np.nan, x.dtype), jnp.where(order == 0, digamma(x), value))
 
 
-# Bessel functions ------------------------------------------------------------------------------------------------------------
+# Bessel functions
+# ------------------------------------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=2)

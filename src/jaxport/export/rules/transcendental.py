@@ -1,4 +1,6 @@
-"""Elementary functions that ONNX has no operator for, or the runtime no kernel in double precision, as JAX functions."""
+"""Elementary functions that ONNX has no operator for, or the runtime no kernel in double precision, as JAX
+functions.
+"""
 
 from __future__ import annotations
 

@@ -22,8 +22,6 @@ import jax
 
 from jaxport.blocks.marking.window import loaded_frameworks
 
-__all__ = ["is_library", "raised_at", "source_lines"]
-
 _OWN = str(Path(__file__).absolute().parents[2])
 _MACHINERY = tuple(os.path.join(path, "") for path in (_OWN, os.path.dirname(os.path.abspath(jax.__file__))))
 _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))

@@ -185,8 +185,9 @@ class Walker:
     def walk_block(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
         """Export a block without templates.
 
-        A block that a user has edited is walked in place, as are blocks without a rule. Of the others, the rule may decline; then
-        those that the user selected become calls of an ONNX function, and the others are walked in place, too.
+        A block that a user has edited is walked in place, as are blocks without a rule. Of the others, the rule may
+        decline; then those that the user selected become calls of an ONNX function, and the others are walked in place,
+        too.
         """
         block = equation.params["block"]
         operation = operation_of(block.options)

@@ -14,7 +14,8 @@ from jaxport.graph.editing import Dim
 from jaxport.graph.facts.bounds import is_nonnegative, is_positive, larger, negative, plus, smaller, times
 from jaxport.graph.facts.facts import End, Facts, Operand, SeenNode
 from jaxport.graph.facts.forms import Form, divided
-from jaxport.graph.facts.polynomials import SizePolynomial, polynomial
+from jaxport.sizes.conditions import is_at_least
+from jaxport.sizes.sums import SizeSum, size_sum
 
 
 def present(operation: SeenNode) -> list[Operand]:
@@ -28,9 +29,7 @@ def form_over(operand: Operand, rank: int) -> Form | None:
     return None if form is None else form.over(rank)
 
 
-def _by_elements(
-    operation: SeenNode, function: Callable[[SizePolynomial, SizePolynomial], SizePolynomial]
-) -> np.ndarray | None:
+def _by_elements(operation: SeenNode, function: Callable[[SizeSum, SizeSum], SizeSum]) -> np.ndarray | None:
     one, other = (operand.facts.elements for operand in present(operation))
     made = None if one is None or other is None else np.frompyfunc(function, 2, 1)(one, other)
     return None if made is None else np.asarray(made, object)  # of numbers it is no array
@@ -72,7 +71,9 @@ def _are_bounded(operation: SeenNode) -> bool:
 
 
 def _kept_over(operand: Operand, dims: Sequence[Dim]) -> frozenset[int]:
-    """Return the axes of a result along which each row has an element for which the operand is not negative infinite."""
+    """Return the axes of a result along which each row has an element for which the operand is not negative
+    infinite.
+    """
     if operand.dims is None:
         return frozenset()
     ahead = len(dims) - len(operand.dims)
@@ -112,7 +113,9 @@ def multiplied(operation: SeenNode) -> Facts:
 
 
 def is_normal(low: End | None, dtype: ir.DataType) -> bool:
-    """Whether a bound is so large that no product of a number above it with a whole number but zero is rounded to zero."""
+    """Whether a bound is so large that no product of a number above it with a whole number but zero is rounded to
+    zero.
+    """
     return (
         isinstance(low, float)
         and dtype.is_floating_point()
@@ -126,9 +129,9 @@ def quotient(operation: SeenNode) -> Facts:
     a, b, rank = one.facts, other.facts, len(operation.dims)
     if operation.dtype.is_integer():
         form, divisor = form_over(one, rank), b.form
-        if form is None or divisor is None or not divisor.is_uniform or not divisor.constant.is_at_least(1):
+        if form is None or divisor is None or not divisor.is_uniform or not is_at_least(divisor.constant, 1):
             is_plain = is_nonnegative(a.low) and is_positive(b.low)
-            return Facts(low=polynomial(0), high=a.high) if is_plain else Facts()
+            return Facts(low=size_sum(0), high=a.high) if is_plain else Facts()
         parts = divided(form, divisor.constant, operation.dims)
         return Facts(form=None if parts is None else parts[0])
     is_finite = a.is_finite and b.is_finite and (is_positive(b.low) or is_positive(negative(b.high)))
@@ -142,12 +145,12 @@ def remainder(operation: SeenNode) -> Facts:
     form, divisor = form_over(one, len(operation.dims)), other.facts.form
     if not operation.dtype.is_integer() or divisor is None or not divisor.is_uniform:
         return Facts()
-    if not divisor.constant.is_at_least(1):
+    if not is_at_least(divisor.constant, 1):
         return Facts()
     parts = None if form is None else divided(form, divisor.constant, operation.dims)
     rest = None if parts is None else parts[1]
     is_plain = not operation.integer("fmod", 0) or is_nonnegative(one.facts.low)
-    return Facts(form=rest, low=polynomial(0) if is_plain else None, high=divisor.constant - 1)
+    return Facts(form=rest, low=size_sum(0) if is_plain else None, high=divisor.constant - 1)
 
 
 def opposite(operation: SeenNode) -> Facts:
@@ -168,7 +171,7 @@ def opposite(operation: SeenNode) -> Facts:
 def absolute(operation: SeenNode) -> Facts:
     """Return what is known of `abs(x)`."""
     (x,) = present(operation)
-    facts, zero = x.facts, 0.0 if operation.dtype.is_floating_point() else polynomial(0)
+    facts, zero = x.facts, 0.0 if operation.dtype.is_floating_point() else size_sum(0)
     form = facts.form if is_nonnegative(facts.low) else None
     if form is None and facts.form is not None and is_nonnegative(negative(facts.high)):
         form = facts.form * -1
@@ -223,7 +226,7 @@ def _extreme_form(a: Facts, b: Facts, dims: Sequence[Dim], is_larger: bool) -> F
         above = one - other if is_larger else other - one
         return one if above.is_at_least(0, dims) else other if (above * -1).is_at_least(0, dims) else None
     ends = ((a.low, b.high), (b.low, a.high)) if is_larger else ((b.low, a.high), (a.low, b.high))
-    wins = [isinstance(x, SizePolynomial) and isinstance(y, SizePolynomial) and x.is_at_least(y) for x, y in ends]
+    wins = [isinstance(x, SizeSum) and isinstance(y, SizeSum) and is_at_least(x, y) for x, y in ends]
     return one if wins[0] else other if wins[1] else None
 
 

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from jaxport.graph.facts.arithmetic import present
 from jaxport.graph.facts.facts import EXACT, Facts, SeenNode
 from jaxport.graph.facts.forms import ALWAYS, NEVER, ZERO, Band, Form
-from jaxport.graph.facts.polynomials import polynomial
 from jaxport.graph.facts.truth import band_over
+from jaxport.sizes.sums import size_sum
 
 
 def counted(operation: SeenNode) -> Facts:
@@ -28,10 +28,10 @@ def shape(operation: SeenNode) -> Facts:
     if x.dims is None:
         return Facts()
     start, end = operation.attributes.get("start"), operation.attributes.get("end")
-    sizes = [polynomial(dim) for dim in x.dims][slice(start, end)]  # type: ignore[misc]
+    sizes = [size_sum(dim) for dim in x.dims][slice(start, end)]  # type: ignore[misc]
     elements = np.empty(len(sizes), object)
     elements[:] = sizes
-    return Facts(elements=elements, form=Form(sizes[0], (polynomial(0),)) if len(sizes) == 1 else None)
+    return Facts(elements=elements, form=Form(sizes[0], (size_sum(0),)) if len(sizes) == 1 else None)
 
 
 def filled(operation: SeenNode) -> Facts:
@@ -44,7 +44,7 @@ def filled(operation: SeenNode) -> Facts:
 def size(operation: SeenNode) -> Facts:
     """Return what is known of the number of elements of a value."""
     (x,) = present(operation)
-    return Facts() if x.dims is None else Facts(form=Form(math.prod(map(polynomial, x.dims), start=polynomial(1)), ()))
+    return Facts() if x.dims is None else Facts(form=Form(math.prod(map(size_sum, x.dims), start=size_sum(1)), ()))
 
 
 def running_sum(operation: SeenNode) -> Facts:
@@ -57,8 +57,8 @@ def running_sum(operation: SeenNode) -> Facts:
     )
     if not axis or form is None or not form.is_uniform or operation.integer("reverse", 0):
         return Facts()
-    slopes = [form.constant if place == axis[0] % rank else polynomial(0) for place in range(rank)]
-    first = polynomial(0) if operation.integer("exclusive", 0) else form.constant
+    slopes = [form.constant if place == axis[0] % rank else size_sum(0) for place in range(rank)]
+    first = size_sum(0) if operation.integer("exclusive", 0) else form.constant
     return Facts(form=Form(first, tuple(slopes)))
 
 
@@ -68,18 +68,18 @@ def position(operation: SeenNode) -> Facts:
     if x.dims is None:
         return Facts()
     axis = operation.integer("axis", 0) % len(x.dims)
-    return Facts(low=polynomial(0), high=polynomial(x.dims[axis]) - 1)
+    return Facts(low=size_sum(0), high=size_sum(x.dims[axis]) - 1)
 
 
 def triangle(operation: SeenNode) -> Facts:
     """Return what is known of a value of which one triangle is kept."""
     x = present(operation)[0]
     shift = operation.operand(1)
-    offset = polynomial(0) if shift is None else None if shift.facts.form is None else shift.facts.form.constant
+    offset = size_sum(0) if shift is None else None if shift.facts.form is None else shift.facts.form.constant
     if offset is None:
         return Facts()
     rank, upper = len(operation.dims), operation.integer("upper", 1)
-    slopes = [ZERO] * (rank - 2) + [polynomial(1), polynomial(-1)]  # k + row - column
+    slopes = [ZERO] * (rank - 2) + [size_sum(1), size_sum(-1)]  # k + row - column
     below = Form(offset, tuple(slopes))
     band = Band.where([below * -1 if upper else below], operation.dims)
     f = x.facts

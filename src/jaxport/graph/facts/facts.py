@@ -11,12 +11,10 @@ import onnx_ir as ir
 
 from jaxport.graph.editing import Dim
 from jaxport.graph.facts.forms import ALWAYS, NEVER, Band, Form, form_of, uniform
-from jaxport.graph.facts.polynomials import SizePolynomial, polynomial
-
-__all__ = ["LONGEST", "End", "Facts", "Number", "Operand", "SeenNode", "of_constant"]
+from jaxport.sizes.sums import SizeSum, size_sum
 
 Number = float | int | bool
-End = SizePolynomial | float
+End = SizeSum | float
 """An end of an interval: of integers a polynomial of sizes, of floats a number."""
 
 EXACT = frozenset({"int32", "int64"})
@@ -39,7 +37,8 @@ class Facts:
     Attributes:
       form: integers as a function of their index.
       band: where truth values hold.
-      choice: a band, the number in it, and the number elsewhere; in the band of everything, all elements are one number.
+      choice: a band, the number in it, and the number elsewhere; in the band of everything, all elements are one
+        number.
       elements: the elements of a short vector or a number, as polynomials of sizes.
       columns: the forms of the elements along the last axis, without that axis, if they are few.
       low, high: bounds of all elements; None if none is known.
@@ -126,28 +125,28 @@ class Facts:
 
     def _of_integers(self, dtype: ir.DataType, dims: Sequence[Dim]) -> Facts:
         form, band, choice = self.form, self.band, self.choice
-        low, high = (end if isinstance(end, SizePolynomial) else None for end in (self.low, self.high))
+        low, high = (end if isinstance(end, SizeSum) else None for end in (self.low, self.high))
         if dtype is ir.DataType.BOOL:
             if choice is not None and band is None:
                 of, one, other = choice
                 band = of if one and not other else of.inverse() if other and not one else ALWAYS if one else NEVER
             if band is not None:
                 choice = (band, True, False) if not band.is_never else (ALWAYS, False, False)
-            low, high = polynomial(0), polynomial(1)
+            low, high = size_sum(0), size_sum(1)
         else:
             if form is None and choice is not None and choice[0].is_always:
-                form = uniform(polynomial(int(choice[1])), len(dims))
+                form = uniform(size_sum(int(choice[1])), len(dims))
             if str(dtype.numpy()) not in EXACT:
                 form = None
             if form is not None:
-                ones = (polynomial(0) if dim == 1 else slope for slope, dim in zip(form.slopes, dims, strict=True))
+                ones = (size_sum(0) if dim == 1 else slope for slope, dim in zip(form.slopes, dims, strict=True))
                 form = replace(form, slopes=tuple(ones))
                 least, greatest = form.bounds(dims)
                 low, high = (low if least is None else least), (high if greatest is None else greatest)
                 if form.number is not None:
                     choice = (ALWAYS, form.number, form.number)
             if low is None and dtype.numpy().kind == "u":
-                low = polynomial(0)
+                low = size_sum(0)
             if not _fits(low, dtype) or not _fits(high, dtype):  # it wraps
                 form = low = high = None
         return replace(
@@ -156,14 +155,14 @@ class Facts:
         )  # fmt: skip
 
 
-def _fits(end: SizePolynomial | None, dtype: ir.DataType) -> bool:
+def _fits(end: SizeSum | None, dtype: ir.DataType) -> bool:
     """Whether a bound is in the range of a dtype; those that depend on sizes are in that of positions."""
     if end is None:
         return True
     limits = np.iinfo(dtype.numpy()) if dtype.numpy().kind in "iu" and dtype.bitwidth >= 8 else None
-    if end.number is None:
+    if end.value is None:
         return str(dtype.numpy()) in EXACT
-    return limits is not None and limits.min <= end.number <= limits.max
+    return limits is not None and limits.min <= end.value <= limits.max
 
 
 def kept_by(band: Band, one: Number, other: Number, dims: Sequence[Dim]) -> frozenset[int]:
@@ -191,8 +190,8 @@ def of_constant(array: np.ndarray) -> Facts:
         form = form_of(array) if str(array.dtype) in EXACT else None
         elements = None
         if array.ndim < 2 and array.size <= LONGEST:
-            elements = np.vectorize(lambda x: polynomial(int(x)), otypes=[object])(array)
-        return replace(made, form=form, elements=elements, low=polynomial(ends[0]), high=polynomial(ends[1]))
+            elements = np.vectorize(lambda x: size_sum(int(x)), otypes=[object])(array)
+        return replace(made, form=form, elements=elements, low=size_sum(ends[0]), high=size_sum(ends[1]))
     is_nan = bool(np.isnan(array).any())
     hidden = np.isneginf(array)
     kept = [axis for axis in range(array.ndim) if not hidden.all(axis).any()]
@@ -228,7 +227,7 @@ class Operand:
     identity: object
 
     @property
-    def integers(self) -> list[SizePolynomial] | None:
+    def integers(self) -> list[SizeSum] | None:
         """The elements of a short vector of sizes or axes."""
         if self.facts.elements is not None:
             return list(self.facts.elements.ravel())
@@ -238,7 +237,7 @@ class Operand:
     @property
     def numbers(self) -> list[int] | None:
         """The elements of a short vector of integers that depend on no sizes."""
-        known = [each.number for each in self.integers or ()]
+        known = [each.value for each in self.integers or ()]
         return None if self.integers is None or None in known else [number for number in known if number is not None]
 
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from jaxport.graph.editing import Dim
-from jaxport.graph.facts.polynomials import SizePolynomial, polynomial
+from jaxport.sizes.conditions import is_at_least
+from jaxport.sizes.sums import SizeSum, size_sum
 
-__all__ = ["ALWAYS", "NEVER", "ZERO", "Band", "Form", "divided", "form_of", "uniform", "unit"]
-
-ZERO = polynomial(0)
+ZERO = size_sum(0)
 
 
 @dataclass(frozen=True)
@@ -22,13 +21,13 @@ class Form:
     The slope of an axis of one element is zero, so a form broadcasts by getting more axes.
     """
 
-    constant: SizePolynomial
-    slopes: tuple[SizePolynomial, ...] = ()
+    constant: SizeSum
+    slopes: tuple[SizeSum, ...] = ()
 
     @property
     def number(self) -> int | None:
         """The number that all elements are, or None."""
-        return self.constant.number if self.is_uniform else None
+        return self.constant.value if self.is_uniform else None
 
     @property
     def is_uniform(self) -> bool:
@@ -44,7 +43,7 @@ class Form:
         slopes = zip(self.over(rank).slopes, other.over(rank).slopes, strict=True)
         return Form(self.constant + other.constant, tuple(a + b for a, b in slopes))
 
-    def __mul__(self, factor: SizePolynomial | int) -> Form:
+    def __mul__(self, factor: SizeSum | int) -> Form:
         return Form(self.constant * factor, tuple(slope * factor for slope in self.slopes))
 
     def __sub__(self, other: Form) -> Form:
@@ -67,34 +66,34 @@ class Form:
                 slopes[place] = slope
         return Form(self.constant, tuple(slopes))
 
-    def bounds(self, dims: Sequence[Dim]) -> tuple[SizePolynomial | None, SizePolynomial | None]:
+    def bounds(self, dims: Sequence[Dim]) -> tuple[SizeSum | None, SizeSum | None]:
         """Return the least and the greatest element; None for one that is not known."""
-        low: SizePolynomial | None = self.constant
-        high: SizePolynomial | None = self.constant
+        low: SizeSum | None = self.constant
+        high: SizeSum | None = self.constant
         for slope, dim in zip(self.slopes, dims, strict=True):
-            end = slope * (polynomial(dim) - 1)
-            if slope.is_at_least(0):
+            end = slope * (size_sum(dim) - 1)
+            if is_at_least(slope):
                 high = None if high is None else high + end
-            elif (-slope).is_at_least(0):
+            elif is_at_least(-slope):
                 low = None if low is None else low + end
             else:
                 low = high = None
         return low, high
 
-    def is_at_least(self, bound: SizePolynomial | int, dims: Sequence[Dim]) -> bool:
+    def is_at_least(self, bound: SizeSum | int, dims: Sequence[Dim]) -> bool:
         """Whether no element is known to be less than a bound."""
         low, _ = self.bounds(dims)
-        return low is not None and low.is_at_least(bound)
+        return low is not None and is_at_least(low, bound)
 
-    def is_below(self, bound: SizePolynomial | int, dims: Sequence[Dim]) -> bool:
+    def is_below(self, bound: SizeSum | int, dims: Sequence[Dim]) -> bool:
         """Whether all elements are known to be less than a bound."""
         _, high = self.bounds(dims)
-        return high is not None and (high * -1 - 1).is_at_least(polynomial(0) - bound)
+        return high is not None and is_at_least(-high - 1, -(ZERO + bound))
 
 
-def divided(form: Form, divisor: SizePolynomial, dims: Sequence[Dim]) -> tuple[Form, Form] | None:
+def divided(form: Form, divisor: SizeSum, dims: Sequence[Dim]) -> tuple[Form, Form] | None:
     """Return quotient and remainder of a form that is not negative by a positive size, if both are forms."""
-    (whole, rest), *others = (part.divided(divisor) for part in (form.constant, *form.slopes))
+    (whole, rest), *others = (part.split(divisor) for part in (form.constant, *form.slopes))
     quotient, remainder = Form(whole, tuple(a for a, _ in others)), Form(rest, tuple(b for _, b in others))
     known = remainder.is_at_least(0, dims) and remainder.is_below(divisor, dims) and form.is_at_least(0, dims)
     return (quotient, remainder) if known else None
@@ -102,10 +101,10 @@ def divided(form: Form, divisor: SizePolynomial, dims: Sequence[Dim]) -> tuple[F
 
 def unit(axis: int, rank: int) -> Form:
     """Return the index along an axis."""
-    return Form(ZERO, tuple(polynomial(int(axis == place)) for place in range(rank)))
+    return Form(ZERO, tuple(size_sum(int(axis == place)) for place in range(rank)))
 
 
-def uniform(number: SizePolynomial, rank: int) -> Form:
+def uniform(number: SizeSum, rank: int) -> Form:
     """Return a number as the form of a value."""
     return Form(number, (ZERO,) * rank)
 
@@ -114,7 +113,7 @@ def form_of(array: np.ndarray) -> Form | None:
     """Return the position form of known integers, or None.
 
     >>> form_of(np.arange(6).reshape(2, 3))
-    Form(constant=SizePolynomial(0), slopes=(SizePolynomial(3), SizePolynomial(1)))
+    Form(constant=SizeSum(0), slopes=(SizeSum(3), SizeSum(1)))
     """
     if array.dtype.kind not in "iu" or not array.size:
         return None
@@ -129,7 +128,7 @@ def form_of(array: np.ndarray) -> Form | None:
         expected += along.reshape([-1 if place == axis else 1 for place in range(array.ndim)])
     if not bool((expected == array).all()):
         return None
-    return Form(polynomial(first), tuple(map(polynomial, steps)))
+    return Form(size_sum(first), tuple(map(size_sum, steps)))
 
 
 @dataclass(frozen=True)
@@ -170,11 +169,11 @@ class Band:
         """Whether it holds somewhere along an axis, wherever the other indices are."""
         if self.is_always or self.is_never:
             return self.is_always
-        rank, size = len(dims), polynomial(dims[axis])
+        rank, size = len(dims), size_sum(dims[axis])
         witnesses = [uniform(ZERO, rank), uniform(size - 1, rank)]
         for other, dim in enumerate(dims):
             if other != axis:
-                same, behind = unit(other, rank), unit(other, rank) + uniform(size - polynomial(dim), rank)
+                same, behind = unit(other, rank), unit(other, rank) + uniform(size - size_sum(dim), rank)
                 witnesses += [one for one in (same, behind) if one.is_at_least(0, dims) and one.is_below(size, dims)]
         return any(all(form.at(axis, one).is_at_least(0, dims) for form in self.conditions) for one in witnesses)
 

@@ -13,7 +13,8 @@ from jaxport.graph.facts.arithmetic import present
 from jaxport.graph.facts.bounds import is_nonnegative, is_positive, negative
 from jaxport.graph.facts.facts import EXACT, End, Facts, Number, Operand, SeenNode
 from jaxport.graph.facts.forms import ALWAYS, NEVER, uniform
-from jaxport.graph.facts.polynomials import SizePolynomial, polynomial
+from jaxport.sizes.conditions import is_at_least
+from jaxport.sizes.sums import SizeSum, size_sum
 
 Rule = Callable[[SeenNode], Facts]
 
@@ -54,14 +55,14 @@ def _cast_to_float(facts: Facts, before: ir.DataType, after: ir.DataType) -> Fac
     """Return what is known of a value that is rounded to a type, and may become infinite or zero in it."""
 
     def rounded(end: End | Number | None) -> float | None:
-        number = end.number if isinstance(end, SizePolynomial) else end
+        number = end.value if isinstance(end, SizeSum) else end
         with np.errstate(over="ignore"):
             return None if number is None else float(np.asarray(number).astype(after.numpy()))
 
     choice, low, high = facts.choice, rounded(facts.low), rounded(facts.high)
     narrows = before.is_floating_point() and after.itemsize < before.itemsize
     return Facts(
-        choice=None if choice is None else (choice[0], *(rounded(number) or 0.0 for number in choice[1:])),  # type: ignore[arg-type]
+        choice=None if choice is None else (choice[0], rounded(choice[1]) or 0.0, rounded(choice[2]) or 0.0),
         low=low,
         high=high,
         never_nan=facts.never_nan,
@@ -164,7 +165,7 @@ def whole(operation: SeenNode) -> Facts:
 def rectified(operation: SeenNode) -> Facts:
     """Return what is known of `max(x, 0)`."""
     (x,) = present(operation)
-    low = 0.0 if operation.dtype.is_floating_point() else polynomial(0)
+    low = 0.0 if operation.dtype.is_floating_point() else size_sum(0)
     known = x.facts.never_nan
     return Facts(low=low if known else None, high=x.facts.high if is_nonnegative(x.facts.high) else None,
                  never_nan=known, never_infinite=x.facts.never_infinite, never_minus_infinite=True,
@@ -189,7 +190,7 @@ def reduced(operation: SeenNode) -> Facts:
 
 
 def _has_elements(operand: Operand) -> bool:
-    return operand.dims is not None and all(polynomial(dim).is_at_least(1) for dim in operand.dims)
+    return operand.dims is not None and all(is_at_least(size_sum(dim), 1) for dim in operand.dims)
 
 
 def reduced_extreme(operation: SeenNode) -> Facts:
@@ -206,6 +207,7 @@ def reduced_extreme(operation: SeenNode) -> Facts:
     return replace(
         facts, form=None if facts.form is None or not facts.form.is_uniform
         else uniform(facts.form.constant, len(operation.dims)),
-        band=band, choice=facts.choice if facts.number is not None else None, elements=None, columns=(), kept=frozenset(),
+        band=band, choice=facts.choice if facts.number is not None else None, elements=None, columns=(),
+        kept=frozenset(),
         is_nan_of=None,
     )  # fmt: skip

@@ -14,10 +14,8 @@ from jaxport.graph.facts.facts import Facts, Operand, SeenNode, of_constant
 from jaxport.graph.facts.forms import Form, uniform
 from jaxport.graph.facts.moves import Places, places_of
 from jaxport.graph.facts.operators import RULES
-from jaxport.graph.facts.polynomials import SizePolynomial, polynomial
 from jaxport.onnx_facts import ARITHMETIC, COMPARISONS, SELECTIONS, VIEWS
-
-__all__ = ["LARGEST", "Knowledge", "follow", "of_sizes"]
+from jaxport.sizes.sums import SizeSum, size_sum
 
 Key = TypeVar("Key")
 
@@ -33,7 +31,8 @@ FINITE = Facts(never_nan=True, never_infinite=True, never_minus_infinite=True)
 def follow(
     value: Key, found: dict[Key, Facts], operands: Callable[[Key], Iterable[Key]], facts: Callable[[Key], Facts]
 ) -> Facts:
-    """Return what is known of a value, after what is known of all that it is computed from: programs may be deeper than Python's stack.
+    """Return what is known of a value, after what is known of all that it is computed from: programs may be deeper than
+    Python's stack.
 
     Args:
       value: the value.
@@ -60,8 +59,8 @@ class Knowledge:
 
     Args:
       model: the model.
-      are_finite: whether inputs and weights are taken to be finite, but for masks, which may be minus infinity. If not, what is known holds for all of them, and nothing is
-        known of comparisons of floats.
+      are_finite: whether inputs and weights are taken to be finite, but for masks, which may be minus infinity. If not,
+        what is known holds for all of them, and nothing is known of comparisons of floats.
       sizes: by value, its elements as texts of sizes, if they depend on sizes alone.
 
     >>> import onnx.parser
@@ -76,7 +75,7 @@ class Knowledge:
     ...         ir.DataType.INT64 if len(shape) < 2 or 1 in shape else ir.DataType.BOOL,
     ...     )
     >>> Knowledge(model).of(model.graph.outputs[0]).band
-    Band(conditions=frozenset({Form(constant=SizePolynomial(0), slopes=(SizePolynomial(1), SizePolynomial(-1)))}), is_never=False)
+    Band(conditions=frozenset({Form(constant=SizeSum(0), slopes=(SizeSum(1), SizeSum(-1)))}), is_never=False)
     """
 
     model: ir.Model
@@ -122,7 +121,7 @@ class Knowledge:
         size = size_in(value)
         facts = rule(operation)
         if size is not None and facts.form is None:
-            facts = replace(facts, form=Form(polynomial(size)))
+            facts = replace(facts, form=Form(size_sum(size)))
         return facts.completed(dtype, dims)
 
     def _is_whole(self, value: ir.Value) -> bool:
@@ -160,7 +159,9 @@ class Knowledge:
 
 
 def _may_hide(value: ir.Value) -> bool:
-    """Whether an input is added to the scores of a softmax, as it is or scaled: it is a mask, which may be minus infinity."""
+    """Whether an input is added to the scores of a softmax, as it is or scaled: it is a mask, which may be minus
+    infinity.
+    """
     return any(is_op(user, "Softmax") for user in _readers(value, VIEWS | ARITHMETIC | {"Cast"}))
 
 
@@ -191,10 +192,10 @@ def _readers(value: ir.Value, through: Collection[str]) -> Iterator[ir.Node]:
 
 def of_sizes(array: np.ndarray) -> Facts:
     """Return what is known of integers, given as numbers, sizes or their texts."""
-    elements = np.vectorize(
-        lambda size: size if isinstance(size, SizePolynomial) else polynomial(_dim(size)), otypes=[object]
-    )(array)
-    flat: Sequence[SizePolynomial] = list(elements.ravel())
+    elements = np.vectorize(lambda size: size if isinstance(size, SizeSum) else size_sum(_dim(size)), otypes=[object])(
+        array
+    )
+    flat: Sequence[SizeSum] = list(elements.ravel())
     is_same = bool(flat) and all(size == flat[0] for size in flat)
     form = uniform(flat[0], array.ndim) if is_same else None
     return Facts(form=form, elements=elements if array.ndim < 2 else None)

@@ -1,7 +1,7 @@
 """Operators that move elements: from which place of an operand each element of the result comes.
 
-All of them have one rule: what is a function of the operand's index is that of the place, and what holds for all elements
-of the operand holds for those of the result.
+All of them have one rule: what is a function of the operand's index is that of the place, and what holds for all
+elements of the operand holds for those of the result.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from jaxport.graph.axis_groups import Groups, axis_groups
 from jaxport.graph.editing import Dim
 from jaxport.graph.facts.facts import LONGEST, Facts, Operand, SeenNode
 from jaxport.graph.facts.forms import ZERO, Band, Form, uniform, unit
-from jaxport.graph.facts.polynomials import SizePolynomial, polynomial
 from jaxport.onnx_facts import RESHAPING
-
-__all__ = ["MOVES", "Places", "places_of"]
+from jaxport.sizes.conditions import is_at_least
+from jaxport.sizes.sums import SizeSum, size_sum
 
 Places = Sequence[Form | None]
 """For each axis of an operand, the index along it as a function of the index of the result; None if it is none."""
@@ -58,16 +57,18 @@ def _reshaped(operation: SeenNode, dims: Sequence[Dim]) -> Places | None:
     for before, after in groups:
         wide = [axis for axis in before if dims[axis] != 1]
         if len(wide) == 1:
-            place, stride = uniform(ZERO, rank), polynomial(1)
+            place, stride = uniform(ZERO, rank), size_sum(1)
             for axis in reversed(after):
-                place, stride = place + unit(axis, rank) * stride, stride * polynomial(operation.dims[axis])
+                place, stride = place + unit(axis, rank) * stride, stride * size_sum(operation.dims[axis])
             places[wide[0]] = place
     return places
 
 
 def whole_group(old: Sequence[Dim], new: Sequence[Dim]) -> Groups | None:
-    """Return all axes of two shapes as one group if they have as many elements, also if sizes are sums; None otherwise."""
-    counts = (math.prod(map(polynomial, dims), start=polynomial(1)) for dims in (old, new))
+    """Return all axes of two shapes as one group if they have as many elements, also if sizes are sums; None
+    otherwise.
+    """
+    counts = (math.prod(map(size_sum, dims), start=size_sum(1)) for dims in (old, new))
     return [(range(len(old)), range(len(new)))] if next(counts) == next(counts) else None
 
 
@@ -82,10 +83,10 @@ def merged(form: Form, before: Sequence[Dim], after: Sequence[Dim]) -> Form | No
         for axis in reversed(wide):
             if form.slopes[axis] != step:
                 return None
-            step = step * polynomial(before[axis])
+            step = step * size_sum(before[axis])
         step = form.slopes[wide[-1]] if wide else ZERO
         for axis in reversed(new):
-            slopes[axis], step = (ZERO if after[axis] == 1 else step), step * polynomial(after[axis])
+            slopes[axis], step = (ZERO if after[axis] == 1 else step), step * size_sum(after[axis])
     return Form(form.constant, tuple(slopes))
 
 
@@ -96,7 +97,7 @@ def _sliced(operation: SeenNode, dims: Sequence[Dim]) -> Places | None:
     rank = len(dims)
     if "starts" in operation.attributes:
         given = operation.attributes["starts"], operation.attributes.get("axes")
-        starts = [polynomial(int(start)) for start in given[0]]  # type: ignore[attr-defined]
+        starts = [size_sum(int(start)) for start in given[0]]  # type: ignore[attr-defined]
         axes, steps = given[1], None
     else:
         own, along, by = operation.operand(1), operation.operand(3), operation.operand(4)
@@ -108,21 +109,21 @@ def _sliced(operation: SeenNode, dims: Sequence[Dim]) -> Places | None:
     places: list[Form | None] = [unit(axis, rank) for axis in range(rank)]
     along_axes = [*range(len(starts))] if axes is None else [int(axis) % rank for axis in axes]  # type: ignore[attr-defined]
     for axis, start, step in zip(along_axes, starts, steps or [1] * len(starts), strict=True):
-        first = _first(start, step, polynomial(dims[axis]))
+        first = _first(start, step, size_sum(dims[axis]))
         places[axis] = None if first is None else unit(axis, rank) * step + uniform(first, rank)
     return places
 
 
-def _first(start: SizePolynomial, step: int, size: SizePolynomial) -> SizePolynomial | None:
+def _first(start: SizeSum, step: int, size: SizeSum) -> SizeSum | None:
     """Return the first place of a slice; None if it depends on sizes which of several it is."""
-    is_behind = start.is_at_least(size - 1)
-    if start.number is not None and start.number < 0:
+    is_behind = is_at_least(start, size - 1)
+    if start.value is not None and start.value < 0:
         start = start + size
-    if not start.is_at_least(0):
+    if not is_at_least(start):
         return None
     if step > 0:
         return start
-    return size - 1 if is_behind else start if (size - 1).is_at_least(start) else None
+    return size - 1 if is_behind else start if is_at_least(size - 1, start) else None
 
 
 def _split(operation: SeenNode, dims: Sequence[Dim]) -> Places | None:
@@ -131,7 +132,7 @@ def _split(operation: SeenNode, dims: Sequence[Dim]) -> Places | None:
     sizes = None if lengths is None else lengths.integers  # of equal parts, the last one may be smaller
     given = operation.attributes.get("split")
     if isinstance(given, Sequence):
-        sizes = [polynomial(int(size)) for size in given]
+        sizes = [size_sum(int(size)) for size in given]
     places: list[Form | None] = [*_same(operation, dims)]
     if operation.place:
         behind = None if sizes is None else sum(sizes[: operation.place], ZERO)
@@ -149,7 +150,7 @@ def inside(form: Form, dims: Sequence[Dim], size: Dim) -> Form | None:
     """Return an index that counts from the first element, or None if it may count from the last one."""
     if form.is_at_least(0, dims):
         return form
-    return form + uniform(polynomial(size), len(form.slopes)) if form.is_below(0, dims) else None
+    return form + uniform(size_sum(size), len(form.slopes)) if form.is_below(0, dims) else None
 
 
 def _gathered(operation: SeenNode, dims: Sequence[Dim]) -> Places | None:
@@ -244,7 +245,9 @@ def _moved(operation: SeenNode) -> Facts:
 
 
 def _resized(operation: SeenNode) -> Facts:
-    """Return what holds for all elements: a Resize to the nearest takes some of them, and which depends on the sizes."""
+    """Return what holds for all elements: a Resize to the nearest takes some of them, and which depends on the
+    sizes.
+    """
     mode, transform = (operation.attributes.get(name) for name in ("mode", "coordinate_transformation_mode"))
     is_taken = mode in (None, "nearest") and transform != "tf_crop_and_resize"
     return _moved(operation) if is_taken else Facts()
@@ -270,7 +273,7 @@ def _moved_elements(operation: SeenNode, x: Operand) -> np.ndarray | None:
     places = places_of(operation)
     if operation.op_type != "Slice" or places is None or elements.ndim != 1 or not isinstance(operation.dims[0], int):
         return None
-    start, step = (None, None) if places[0] is None else (places[0].constant.number, places[0].slopes[0].number)
+    start, step = (None, None) if places[0] is None else (places[0].constant.value, places[0].slopes[0].value)
     if start is None or step is None:
         return None
     return elements[[start + step * number for number in range(operation.dims[0])]]
@@ -305,13 +308,13 @@ def _joined(operation: SeenNode) -> Facts:
 
 def _continued(parts: Sequence[Operand], axis: int, rank: int) -> Form | None:
     """Return the form of which all parts are slices, one after the other."""
-    pieces: list[tuple[Form, SizePolynomial, Sequence[Dim]]] = []
+    pieces: list[tuple[Form, SizeSum, Sequence[Dim]]] = []
     begin = ZERO
     for part in parts:
         if part.facts.form is None or part.dims is None:
             return None
         pieces.append((part.facts.form, begin, part.dims))
-        begin = begin + polynomial(part.dims[axis])
+        begin = begin + size_sum(part.dims[axis])
     candidates = [form.at(axis, unit(axis, rank) + uniform(-at, rank)) for form, at, dims in pieces if dims[axis] != 1]
     if not candidates and len(pieces) > 1:  # numbers, one after the other
         step = pieces[1][0].constant - pieces[0][0].constant

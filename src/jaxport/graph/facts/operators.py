@@ -47,8 +47,6 @@ from jaxport.graph.facts.functions import (
 from jaxport.graph.facts.moves import MOVES
 from jaxport.graph.facts.truth import band_over, both, chosen, comparison, either, is_infinite, is_nan, opposite_of
 
-__all__ = ["RULES"]
-
 Rule = Callable[[SeenNode], Facts]
 
 _NUMBERS: Mapping[str, Callable[..., Number]] = {
@@ -136,7 +134,9 @@ RULES: Mapping[str, Rule] = {
         ("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization"), normalized
     ),
     **dict.fromkeys(
-        "Conv Elu Einsum Gelu Gemm HardSigmoid HardSwish LeakyRelu MatMul Mish PRelu Selu Softplus Softsign Swish".split(),
+        (
+            "Conv Elu Einsum Gelu Gemm HardSigmoid HardSwish LeakyRelu MatMul Mish PRelu Selu Softplus Softsign Swish"
+        ).split(),
         if_finite(),
     ),
 }

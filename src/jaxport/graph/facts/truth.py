@@ -9,7 +9,8 @@ from jaxport.graph.facts.arithmetic import form_over, present
 from jaxport.graph.facts.bounds import larger, smaller
 from jaxport.graph.facts.facts import End, Facts, Operand, SeenNode, kept_in
 from jaxport.graph.facts.forms import ALWAYS, NEVER, Band, Form
-from jaxport.graph.facts.polynomials import SizePolynomial
+from jaxport.sizes.conditions import is_at_least
+from jaxport.sizes.sums import SizeSum
 
 Rule = Callable[[SeenNode], Facts]
 
@@ -46,7 +47,8 @@ def _broadcast(operand: Operand, rank: int) -> Facts:
     """Return what is known of an operand that is broadcast to more axes."""
     facts, choice = operand.facts, operand.facts.choice
     return replace(
-        facts, form=form_over(operand, rank), band=None if facts.band is None else band_over(facts.band, rank), elements=None,
+        facts, form=form_over(operand, rank), band=None if facts.band is None else band_over(facts.band, rank),
+        elements=None,
         choice=None if choice is None else (band_over(choice[0], rank), *choice[1:]), kept=frozenset(), columns=(),
     )  # fmt: skip
 
@@ -91,8 +93,8 @@ def _by_bounds(name: str, a: Facts, b: Facts) -> Band | None:
         return _by_bounds({"Less": "Greater", "LessOrEqual": "GreaterOrEqual"}[name], b, a)
 
     def surely(low: End | None, high: End | None, is_strict: bool) -> bool:
-        if isinstance(low, SizePolynomial) and isinstance(high, SizePolynomial):
-            return low.is_at_least(high + int(is_strict))
+        if isinstance(low, SizeSum) and isinstance(high, SizeSum):
+            return is_at_least(low, high + int(is_strict))
         return isinstance(low, float) and isinstance(high, float) and (low > high if is_strict else low >= high)
 
     if name == "Equal":

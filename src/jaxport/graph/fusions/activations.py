@@ -168,7 +168,9 @@ def _gated_hard_sigmoid(node: ir.Node, opset: int) -> Fusion | str | None:
 
 
 def limits_as_operands(model: ir.Model) -> str:
-    """Write each Clip whose limits are attributes, as up to opset 10, with constants for them: as the patterns have it."""
+    """Write each Clip whose limits are attributes, as up to opset 10, with constants for them: as the patterns have
+    it.
+    """
 
     def find(node: ir.Node) -> Fusion | None:
         result = node.outputs[0]

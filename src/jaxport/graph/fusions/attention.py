@@ -3,8 +3,8 @@
 The two matrix products around a Softmax are read as sums over labelled axes, so it does not matter which operand was
 transposed, or whether heads are merged, split or grouped (fewer heads of keys than of queries).
 
-`recognized` tells what a graph spells out; `attention` replaces it by the operator Attention (opset 23). These masks are
-accepted, since the operator gives the same result with them:
+`recognized` tells what a graph spells out; `attention` replaces it by the operator Attention (opset 23). These masks
+are accepted, since the operator gives the same result with them:
 1. `where(i >= j, scores, low)` of positions: the causal mask of the operator.
 2. `where(mask, scores, low)` with a finite low number: a bias that is 0 or -1e30. A fully masked row then averages over
    all keys, as in the graph. A bias of -inf, or the lowest float, would give zeros there.
@@ -108,7 +108,8 @@ class Attended:
       softcap: the largest size of a score before it is hidden, which a hyperbolic tangent bounds; zero if nothing does.
       sink: a further score for each head, which takes its share of the softmax and has no value.
       factor: what the scores are multiplied with beside the scale, before biases and masks: the same for all keys.
-      hidden_rows: why a row that is masked as a whole is another one than if masks replaced the scores last; None if it is not.
+      hidden_rows: why a row that is masked as a whole is another one than if masks replaced the scores last; None if it
+        is not.
     """
 
     operands: tuple[Seen, Seen, Seen, Seen]
@@ -197,7 +198,9 @@ def either(whole: Attended, fusion: Callable[[Attended], Fusion | str]) -> Fusio
 def behind_views(
     node: ir.Node, whole: Attended, fusion: Callable[[Attended], Fusion | str | None]
 ) -> Fusion | str | None:
-    """Return the fusion of the attention that a product ends; where its batch has the heads, that of a view which tells them apart."""
+    """Return the fusion of the attention that a product ends; where its batch has the heads, that of a view which tells
+    them apart.
+    """
     found = fusion(whole)
     if isinstance(found, Fusion) and not whole.axes.are_merged:
         return found
@@ -336,7 +339,9 @@ def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
 
 
 def _outside(seen: Seen, keys: Axis) -> tuple[Seen, list[Seen], str] | None:
-    """Return masked scores without what is done to them: an addition, or a limit; what is added, and what this changes."""
+    """Return masked scores without what is done to them: an addition, or a limit; what is added, and what this
+    changes.
+    """
     limit = unrounded(seen).commuted("Max", lambda operand: (number := operand.scalar) is not None and number <= LOW)
     if limit is not None:
         return limit[1], [], "its scores are limited, those that a mask hides, too"
@@ -349,7 +354,9 @@ def _outside(seen: Seen, keys: Axis) -> tuple[Seen, list[Seen], str] | None:
 
 
 def _unfactored(scaled: Seen, keys: Axis) -> tuple[Seen, Seen | None, float]:
-    """Return a product without a factor that is the same for all keys, such as a learned temperature, that, and the scale below."""
+    """Return a product without a factor that is the same for all keys, such as a learned temperature, that, and the
+    scale below.
+    """
     factors = scaled.operands("Mul") or []
     for inner, factor in zip(factors, factors[::-1], strict=True):
         bare, scale = unscaled(inner)
@@ -360,7 +367,9 @@ def _unfactored(scaled: Seen, keys: Axis) -> tuple[Seen, Seen | None, float]:
 
 
 def _hidden_before_scale(seen: Seen, keys: Axis) -> tuple[Seen, float, tuple[Mask, ...]] | str | None:
-    """Return the scores, the factor and the masks of `(scores + mask) * factor`; or why they are not masks; None of any other value."""
+    """Return the scores, the factor and the masks of `(scores + mask) * factor`; or why they are not masks; None of any
+    other value.
+    """
     total, factor = unscaled(seen)
     parts = _unbiased(total, keys) if factor != 1 and unrounded(total).operands("Add") is not None else None
     if parts is None:
@@ -375,7 +384,9 @@ def _hidden_before_scale(seen: Seen, keys: Axis) -> tuple[Seen, float, tuple[Mas
 
 
 def _unbiased(seen: Seen, keys: Axis) -> tuple[Seen, tuple[Seen, ...]] | None:
-    """Return the product that a value is a sum with, perhaps scaled, perhaps after a sum, and the other terms; None if it has none."""
+    """Return the product that a value is a sum with, perhaps scaled, perhaps after a sum, and the other terms; None if
+    it has none.
+    """
     if _unfactored(unrounded(unscaled(uncapped(seen)[0])[0]), keys)[0].is_op("MatMul"):
         return seen, ()
     total, factor = unscaled(seen)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.affine import Affine, Known, Position, affine, size
+from jaxport.graph.affine import Known, Position, affine, values_in
 from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, number_of, source
 from jaxport.graph.matching import Axis, Seen, look
+from jaxport.sizes.sums import SizeSum, size_sum
 
 #: The label of the axis of new rows.
 NEW = "new rows"
@@ -35,7 +36,7 @@ class Cache:
     past: ir.Value
     present: ir.Value
     new: Seen
-    start: Affine
+    start: SizeSum
     is_static: bool
     places: ir.Value | None = None
 
@@ -71,12 +72,12 @@ class Cache:
         return cls(past, value, look(new, labels), start, len(node.inputs) > 2, *places)
 
 
-def _joined(node: ir.Node, _axes: Sequence[Axis], known: Known) -> tuple[ir.Value, ir.Value, Affine] | None:
+def _joined(node: ir.Node, _axes: Sequence[Axis], known: Known) -> tuple[ir.Value, ir.Value, SizeSum] | None:
     """Return the old rows, the new ones, and the place of the first of these, if old rows surround the new ones."""
     if len(node.inputs) == 2:
         past, new = source(node), source(node, 1)
         dims = dims_of(past)
-        return (past, new, size(dims[2])) if dims is not None and past.is_graph_input() else None
+        return (past, new, size_sum(dims[2])) if dims is not None and past.is_graph_input() else None
     if len(node.inputs) != 3:
         return None
     before, new, after = (source(node, place) for place in range(3))
@@ -84,13 +85,13 @@ def _joined(node: ir.Node, _axes: Sequence[Axis], known: Known) -> tuple[ir.Valu
     if first is None or last is None or dims is None or first[0] is not last[0] or not first[0].is_graph_input():
         return None
     (past, begin, start), (_, end, stop) = first, last
-    whole = size((dims_of(past) or [])[2])
-    if begin != Affine({}, 0) or start is None or end != start + size(dims[2]) or stop not in (None, whole):
+    whole = size_sum((dims_of(past) or [])[2])
+    if begin != SizeSum({}, 0) or start is None or end != start + size_sum(dims[2]) or stop not in (None, whole):
         return None
     return past, new, start
 
 
-def _sliced(value: ir.Value, known: Known) -> tuple[ir.Value, Affine, Affine | None] | None:
+def _sliced(value: ir.Value, known: Known) -> tuple[ir.Value, SizeSum, SizeSum | None] | None:
     """Return what rows are taken from, the first one, and the one after the last; None for the end."""
     node = value.producer()
     if not is_op(node, "Slice"):
@@ -110,7 +111,7 @@ def _sliced(value: ir.Value, known: Known) -> tuple[ir.Value, Affine, Affine | N
 
 def _scattered(
     node: ir.Node, axes: Sequence[Axis], known: Known
-) -> tuple[ir.Value, ir.Value, Affine] | tuple[ir.Value, ir.Value, Affine, ir.Value] | None:
+) -> tuple[ir.Value, ir.Value, SizeSum] | tuple[ir.Value, ir.Value, SizeSum, ir.Value] | None:
     """Do the same for rows that replace others, and return the places if they are of each sequence."""
     past, new, places = (source(node, place) for place in range(3))
     if not past.is_graph_input():
@@ -123,7 +124,7 @@ def _scattered(
 
 def _scattered_elements(
     node: ir.Node, axes: Sequence[Axis], known: Known
-) -> tuple[ir.Value, ir.Value, Affine, ir.Value] | None:
+) -> tuple[ir.Value, ir.Value, SizeSum, ir.Value] | None:
     """Do the same for rows that replace others element by element, which counts along the rows of each sequence."""
     past, places, new = (source(node, place) for place in range(3))
     reduction = node.attributes.get("reduction")
@@ -131,21 +132,21 @@ def _scattered_elements(
         return None
     labels = [NEW if at == integer(node, "axis", 0) % len(axes) else axis for at, axis in enumerate(axes)]
     first = affine(look(places, labels), known).without(Position(NEW))
-    (seen,) = first.values if len(first.values) == 1 else [None]
-    if seen is None or first != Affine({seen: 1}) or [axis for axis in seen.axes if axis is not None] != [*axes[:1]]:
+    (seen,) = values_in(first) if len(values_in(first)) == 1 else [None]
+    if seen is None or first != SizeSum({seen: 1}) or [axis for axis in seen.axes if axis is not None] != [*axes[:1]]:
         return None
     return past, new, _start(node, seen, known), seen.value
 
 
-def _start(node: ir.Node, places: Seen, known: Known) -> Affine:
+def _start(node: ir.Node, places: Seen, known: Known) -> SizeSum:
     """Return the places of the first new rows as they are before JAX moves those that lie outside into the cache."""
     along = integer(node, "axis", -2)
     new = source(node, 2 if node.op_type == "ScatterElements" else 1)
-    rows, count = (size((dims_of(value) or [])[along]) for value in (source(node), new))
+    rows, count = (size_sum((dims_of(value) or [])[along]) for value in (source(node), new))
     return affine(_unguarded(places, rows, rows - count, known), known)
 
 
-def _unguarded(seen: Seen, rows: Affine, last: Affine, known: Known) -> Seen:
+def _unguarded(seen: Seen, rows: SizeSum, last: SizeSum, known: Known) -> Seen:
     """Return places as they are before those that lie outside of the cache are moved into it.
 
     Args:

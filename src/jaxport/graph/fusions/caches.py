@@ -8,8 +8,8 @@ positions, its window; what holds for all these keys is left out, and everything
 The operator takes float32 and float16. It counts the rows of a cache; those behind the last one it leaves alone if past
 and present are one buffer, and zeros otherwise. A row of scores that conditions hide as a whole is averaged over the
 keys up to its position, where the program averages over all. Several new rows behind a cache need a batch of one
-sequence; single ones may have a place of their own in each sequence. So only steps of decoders, whose callers keep to these
-terms, have static caches, padding and any batch.
+sequence; single ones may have a place of their own in each sequence. So only steps of decoders, whose callers keep to
+these terms, have static caches, padding and any batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.affine import NOTHING, Affine, Condition, Known, Position, conjunction, size
+from jaxport.graph.affine import NOTHING, Condition, Known, Position, conjunction, values_in
 from jaxport.graph.arranging import Arrangement
 from jaxport.graph.editing import Dim, dims_of
 from jaxport.graph.fusing import Builder, Fusion, fuse
@@ -35,6 +35,7 @@ from jaxport.graph.fusions.unusual_caches import unusual_cache
 from jaxport.graph.masks import HIDDEN, LOW, Mask, additive
 from jaxport.graph.matching import Seen, between
 from jaxport.onnx_facts import CACHED_ATTENTION, RUNTIME_DOMAIN
+from jaxport.sizes.sums import SizeSum, size_sum
 
 KERNELS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 #: The place of the first cache among the operator's inputs.
@@ -59,7 +60,7 @@ class Terms:
     known: Known = NOTHING
     is_step: bool = False
     positions: ir.Value | None = None
-    total: Affine | None = None
+    total: SizeSum | None = None
 
 
 def cached_attention(model: ir.Model, terms: Terms) -> str:
@@ -99,7 +100,7 @@ class CachedStep:
     whole: Attended
     keys: Cache
     values: Cache
-    total: Affine | None
+    total: SizeSum | None
     window: int | None
     conditions: Sequence[Condition]
     added: Sequence[Seen]
@@ -145,7 +146,10 @@ class CachedStep:
             assert self.total is not None
             total = _emitted(builder, self.total)
             return builder.expanded(builder.emit("Sub", [total, one], [1], int32), [batch]), total
-        first, count = builder.cast(builder.viewed(places, [batch]), int32), _emitted(builder, size(self.keys.count))
+        first, count = (
+            builder.cast(builder.viewed(places, [batch]), int32),
+            _emitted(builder, size_sum(self.keys.count)),
+        )
         counts = builder.emit("Add", [first, count], [batch], int32)
         if self.total is None:
             total = builder.emit("ReduceMax", [counts], [1], int32, keepdims=1)
@@ -186,7 +190,8 @@ class CachedStep:
         return value if value.dtype is ir.DataType.BOOL else builder.cast(value, self.dtype)
 
     def _hiding(self, builder: Builder, added: ir.Value | None) -> ir.Value:
-        """Return what is added, or zero, where all conditions hold; elsewhere a number that hides, to which nothing is added.
+        """Return what is added, or zero, where all conditions hold; elsewhere a number that hides, to which nothing is
+        added.
 
         In half precision, a sum with the lowest number would not be finite.
         """
@@ -208,7 +213,9 @@ class CachedStep:
 
 
 def _terms(bias: Seen) -> list[Seen]:
-    """Return the terms of a bias that is a mask and something else: `s + (0 + b)` is `s + b`, and a low number hides with either."""
+    """Return the terms of a bias that is a mask and something else: `s + (0 + b)` is `s + b`, and a low number hides
+    with either.
+    """
     terms = unrounded(bias).operands("Add") or []
     masks = [mask for mask in map(additive, terms) if mask is not None and mask.numbers is not None]
     if any(max(mask.numbers or ()) == 0 and min(mask.numbers or ()) <= LOW for mask in masks):
@@ -232,19 +239,19 @@ def _spread(one: ir.Value, other: ir.Value | None) -> list[Dim]:
     return dims if other is None else [b if a == 1 else a for a, b in zip(dims, dims_of(other) or (), strict=True)]
 
 
-def _dim(total: Affine) -> Dim:
+def _dim(total: SizeSum) -> Dim:
     return str(total) if total.terms else total.number
 
 
-def _emitted(builder: Builder, total: Affine, dtype: ir.DataType = ir.DataType.INT32) -> ir.Value:
+def _emitted(builder: Builder, total: SizeSum, dtype: ir.DataType = ir.DataType.INT32) -> ir.Value:
     """Return a sum as a vector of one element."""
     int64 = ir.DataType.INT64
     for value in builder.root.inputs:
         for axis, dim in enumerate(dims_of(value) or ()):
-            if total.terms and size(dim) == total:
+            if total.terms and size_sum(dim) == total:
                 shape = builder.emit("Shape", [value], [1], int64, start=axis, end=axis + 1)
                 return builder.cast(shape, dtype)
-    sizes = [size(dim) for value in builder.root.inputs for dim in dims_of(value) or ()]
+    sizes = [size_sum(dim) for value in builder.root.inputs for dim in dims_of(value) or ()]
     for one, other in itertools.combinations_with_replacement(sizes, 2):
         if total.terms and one + other == total and one.terms and other.terms:
             pair = [_emitted(builder, part, int64) for part in (one, other)]
@@ -254,7 +261,7 @@ def _emitted(builder: Builder, total: Affine, dtype: ir.DataType = ir.DataType.I
         if isinstance(key, Seen):
             part = builder.cast(builder.viewed(key.value, [1]), int64)
         else:
-            part = builder.shape([str(key)])
+            part = builder.shape([str(SizeSum({key: 1}))])
         if factor != 1:
             part = builder.emit("Mul", [part, builder.integers([factor], "factor")], [1], int64)
         parts.append(part)
@@ -275,7 +282,9 @@ def _found(whole: Attended, terms: Terms) -> Fusion | str | None:
 
 
 def _step(whole: Attended, terms: Terms) -> CachedStep | str | None:
-    """Return the attention to a cache that an attention is, why the operator cannot compute it, or None if it has none."""
+    """Return the attention to a cache that an attention is, why the operator cannot compute it, or None if it has
+    none.
+    """
     if whole.axes.windows is not None:
         return None  # windows of an image
     whole = _with_roles_of_cache(whole)
@@ -308,7 +317,7 @@ def _step(whole: Attended, terms: Terms) -> CachedStep | str | None:
     if hindrance is not None:
         return hindrance
     conditions, added = visible.conditions, visible.added
-    total = keys.start + size(keys.count) if keys.places is None else terms.total if conditions or added else None
+    total = keys.start + size_sum(keys.count) if keys.places is None else terms.total if conditions or added else None
     if total is None and (conditions or added):
         return "its rows are written in a place of their own for each sequence, and the number of all rows is not known"
     if (conditions or added) and not terms.is_step:
@@ -321,7 +330,9 @@ def _step(whole: Attended, terms: Terms) -> CachedStep | str | None:
 
 
 def _with_roles_of_cache(whole: Attended) -> Attended:
-    """Return an attention whose batch and heads are the first two axes of its keys: one of them may have a single element."""
+    """Return an attention whose batch and heads are the first two axes of its keys: one of them may have a single
+    element.
+    """
     labels, axes = whole.operands[1].axes, whole.axes
     if len(labels) != len(axes.scores) or {*labels[:2]} - {None} != {axes.batch, axes.heads} - {None}:
         return whole
@@ -345,7 +356,10 @@ def _hindrance(whole: Attended, keys: Cache, values: Cache, terms: Terms) -> str
     if whole.hidden_rows is not None and not terms.is_step:
         return whole.hidden_rows
     if keys.is_static and not (terms.is_step and dtypes <= {*KERNELS}):
-        return "a static cache is one buffer for past and present, as callers of a decoder step have it, in float32 or float16"
+        return (
+            "a static cache is one buffer for past and present, as callers of a decoder step have it, in float32 "
+            "or float16"
+        )
     if not terms.is_step and keys.batch != 1 and keys.count != 1:
         return "the operator takes several new rows behind a cache for a batch of one sequence"
     inner = {*(between(whole.result.value, whole.leaves) or ())}
@@ -400,13 +414,13 @@ class _Visible:
         total = condition.sum
         query, key = Position(self.whole.axes.queries), Position(self.whole.axes.keys)
         moved = None if total is None else self._beside_own(total)
-        if total is None or moved is None or moved.values:
+        if total is None or moved is None or values_in(moved):
             if total is not None and self._follows_positions(total):
                 self.is_causal = True
             self.conditions.append(condition)
             return
         rest, factor = moved.without(query, key), total.factor(key)
-        if factor == -1 and rest == Affine({}):  # a key is at most at the position of the query
+        if factor == -1 and rest == SizeSum({}):  # a key is at most at the position of the query
             self.is_causal = True
         elif factor == 1 and not rest.terms and rest.number >= 0:
             width = rest.number + 1
@@ -414,7 +428,7 @@ class _Visible:
         elif not self._holds_for_all(moved, factor):
             self.conditions.append(condition)
 
-    def _beside_own(self, total: Affine) -> Affine | None:
+    def _beside_own(self, total: SizeSum) -> SizeSum | None:
         """Return a sum with the place of a key counted from that of the query; None if it depends on anything else.
 
         The place of a query is that of its new row: the first one's, and its position among the new ones.
@@ -428,17 +442,17 @@ class _Visible:
             return None
         return total.without(query) + self.keys.start * factor
 
-    def _holds_for_all(self, moved: Affine, factor: int) -> bool:
+    def _holds_for_all(self, moved: SizeSum, factor: int) -> bool:
         """Whether what is left of a sum is not negative for any key up to the position of a query."""
         query, key = Position(self.whole.axes.queries), Position(self.whole.axes.keys)
         rest = moved.without(query, key)
         if factor == -1:  # at most a number of positions ahead of the query
             return self.terms.known.is_positive_or_zero(rest)
-        return self.terms.known.is_positive_or_zero(rest - self.keys.start - size(self.keys.count) + 1)
+        return self.terms.known.is_positive_or_zero(rest - self.keys.start - size_sum(self.keys.count) + 1)
 
-    def _follows_positions(self, total: Affine) -> bool:
+    def _follows_positions(self, total: SizeSum) -> bool:
         """Whether a key is at most at the position of the query's token, as its caller counts: before its row."""
-        key, (value, *others) = Position(self.whole.axes.keys), total.values or [None]
+        key, (value, *others) = Position(self.whole.axes.keys), values_in(total) or [None]
         if (
             value is None
             or others

@@ -2,8 +2,8 @@
 
     where(padded, low, where(later, low, x))      where(padded | later, low, x)
 
-The result is the same, bit for bit. Masks of transformers are made this way, and a mask of one choice is one that fusions of
-attention can read.
+The result is the same, bit for bit. Masks of transformers are made this way, and a mask of one choice is one that
+fusions of attention can read.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class HidingChoice:
 
     @classmethod
     def of(cls, seen: Seen, casts: Sequence[np.dtype] = (), low: float | None = None) -> HidingChoice | None:
-        """Return the choice that a value is of a number, which is one after casts, or else one that hides scores; None of others."""
+        """Return the choice that a value is of a number, which is one after casts, or else one that hides scores; None
+        of others.
+        """
         condition, one, other = seen.operands("Where") or (None, None, None)
         if condition is None or one is None or other is None:
             return None

@@ -1,13 +1,15 @@
 """Recognise mixtures of experts: ONNX Runtime's MoE multiplies each token by the matrices of its own experts alone.
 
-A program spells the sum over the experts of a token in many ways: all experts answer all tokens, and a one-hot code or a scatter
-weighs the answers; the matrices of the chosen experts are gathered, or their answers; a loop adds one expert after the
-other. All are one sum of products (`jaxport.graph.fusions.sums`): shares of experts, the last matrix, and what it multiplies.
+A program spells the sum over the experts of a token in many ways: all experts answer all tokens, and a one-hot code or
+a scatter weighs the answers; the matrices of the chosen experts are gathered, or their answers; a loop adds one expert
+after the other. All are one sum of products (`jaxport.graph.fusions.sums`): shares of experts, the last matrix, and
+what it multiplies.
 
-The runtime's kernel on CPUs, of releases 1.28 to 1.32, computes in float32. It takes the softmax of all scores itself, and
-divides the shares of the chosen experts by their sum if asked to. It has ReLU, SiLU, the approximate GELU, none, and SiLU with
-a gate, whose columns alternate with those of the other projection in one matrix. Of equal scores it takes the last expert,
-and JAX the first: the experts are in reverse order. A token with a score of NaN gets zeros, and NaN in JAX.
+The runtime's kernel on CPUs, of releases 1.28 to 1.32, computes in float32. It takes the softmax of all scores itself,
+and divides the shares of the chosen experts by their sum if asked to. It has ReLU, SiLU, the approximate GELU, none,
+and SiLU with a gate, whose columns alternate with those of the other projection in one matrix. Of equal scores it takes
+the last expert, and JAX the first: the experts are in reverse order. A token with a score of NaN gets zeros, and NaN in
+JAX.
 """
 
 from __future__ import annotations
@@ -235,7 +237,9 @@ class Mixture:
         )
 
     def _projected(self, builder: Builder) -> tuple[ir.Value, ir.Value | None]:
-        """Return the matrices before the activation, and what is added: the columns of a gate alternate with the others'."""
+        """Return the matrices before the activation, and what is added: the columns of a gate alternate with the
+        others'.
+        """
         pairs = [[one.inside.projection, *([one.inside.gate] if one.inside.gate else [])] for one in self.experts]
         matrices, biases = [], []
         for parts in zip(*pairs, strict=True):

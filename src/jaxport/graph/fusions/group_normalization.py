@@ -48,7 +48,9 @@ class Grouping:
 
 
 def group_normalization(model: ir.Model) -> str:
-    """Recognise GroupNormalization written with InstanceNormalization, in the graph, its subgraphs and its functions."""
+    """Recognise GroupNormalization written with InstanceNormalization, in the graph, its subgraphs and its
+    functions.
+    """
     opset = model.opset_imports[""]
     anchor = Anchor(at=("Add",), below=("InstanceNormalization",), through=(*VIEWS, "Mul"))
     return fuse(model, lambda node: _of_rows(node, opset), anchor)

@@ -1,8 +1,8 @@
 """Write logsumexp without what only its maximum needs: to be NaN if an element is.
 
-`log(sum(exp(x - m))) + m` is NaN by itself then, so `m` may be the runtime's own maximum, and only if it is infinite does
-another number have to be subtracted. ONNX's ReduceLogSumExp does not say that a maximum is subtracted at all, and overflows
-in runtimes that subtract none.
+`log(sum(exp(x - m))) + m` is NaN by itself then, so `m` may be the runtime's own maximum, and only if it is infinite
+does another number have to be subtracted. ONNX's ReduceLogSumExp does not say that a maximum is subtracted at all, and
+overflows in runtimes that subtract none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Compute only the first elements of a value along an axis.
 
-The mask of a static cache has a column for each row of the buffer, of which attention reads those up to the last row that is
-written. They are computed from the first elements of what the mask is computed from, so that its cost does not depend on the
-length of the buffer:
+The mask of a static cache has a column for each row of the buffer, of which attention reads those up to the last row
+that is written. They are computed from the first elements of what the mask is computed from, so that its cost does not
+depend on the length of the buffer:
 
     slice(where(pad(mask, rows - total) != 0, 0, low), total)      where(mask != 0, 0, low)
 """
@@ -29,8 +29,6 @@ from jaxport.graph.editing import (
 from jaxport.graph.fusing import Builder, is_view
 from jaxport.onnx_facts import ELEMENTWISE, RESHAPING
 
-__all__ = ["Narrowing"]
-
 #: The operand, the widths and the value of a Pad; a further input says along which axes.
 MOST_INPUTS = 3
 
@@ -51,7 +49,9 @@ class Narrowing:
     made: dict[tuple[ir.Value, int], ir.Value] = field(default_factory=dict)
 
     def first(self, value: ir.Value, axis: int) -> ir.Value:
-        """Return the first elements of a value along an axis; the value itself if it has one element there, or as many."""
+        """Return the first elements of a value along an axis; the value itself if it has one element there, or as
+        many.
+        """
         dims = dims_of(value)
         assert dims is not None
         if dims[axis] in (1, self.size):

@@ -6,8 +6,8 @@ It is a product of factors in any order: `1 / sqrt(variance + epsilon)`, `x - me
 1. The variance is `mean((x - mean(x))²)`, or `mean(x²) - mean(x)²`, perhaps clamped to be non-negative.
 2. For RMSNormalization it is `mean(x²)`; the operator needs opset 23.
 
-In float16 the operator takes the place of the casts around it, too: it computes in float32. Where the runtime has no kernel
-in half precision, the casts stay, and nothing is rounded between them.
+In float16 the operator takes the place of the casts around it, too: it computes in float32. Where the runtime has no
+kernel in half precision, the casts stay, and nothing is rounded between them.
 
 The normalized axes have to be the last ones, of known size. If the program uses the fast variance, the operator is more
 exact. Normalization over positions, and groups of channels with them, is InstanceNormalization: see
@@ -39,7 +39,9 @@ from jaxport.graph.matching import Seen
 
 
 def normalization(model: ir.Model) -> str:
-    """Recognise LayerNormalization, RMSNormalization, GroupNorm and InstanceNorm, in the graph, its subgraphs and functions."""
+    """Recognise LayerNormalization, RMSNormalization, GroupNorm and InstanceNorm, in the graph, its subgraphs and
+    functions.
+    """
     opset = model.opset_imports[""]
     return fuse(model, lambda node: _find(node, opset), PRODUCT, SUM)
 

@@ -4,7 +4,8 @@ The factors come in any order: the root, `x - mean(x)` or `x`, and a scale that 
 may be added. The variance is `mean((x - mean(x))²)`, or `mean(x²) - mean(x)²`, perhaps clamped to be non-negative;
 without a mean it is `mean(x²)`.
 
-TensorFlow and Keras distribute the product: with `f` for the root and the scale, they write `x * f + (bias - mean * f)`.
+TensorFlow and Keras distribute the product: with `f` for the root and the scale, they write
+`x * f + (bias - mean * f)`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Recognise `Pad` with the elements at the border, mirrored or repeated.
 
-Programs write it axis by axis as a Concat of what is padded and of Slices of it, which may be reversed, or spread. Along each
-axis, the result is described by the positions that its rows come from:
+Programs write it axis by axis as a Concat of what is padded and of Slices of it, which may be reversed, or spread.
+Along each axis, the result is described by the positions that its rows come from:
 
     x = [a b c d]                              0 1 2 3
     concat(reverse(x[1:3]), x, x[2:3])         2 1 0 1 2 3 2     mode reflect, 2 before and 1 after
@@ -85,7 +85,9 @@ def _bases(node: ir.Node, axis: int) -> Iterator[ir.Value]:
 
 
 def _rows(value: ir.Value, axis: int, known: dict[ir.Value, np.ndarray | None]) -> np.ndarray | None:
-    """Return the positions in a value that is known from which the rows of another come along an axis; None if from elsewhere."""
+    """Return the positions in a value that is known from which the rows of another come along an axis; None if from
+    elsewhere.
+    """
     if value not in known:
         known[value] = _moved_rows(value, axis, known)
     return known[value]

@@ -37,11 +37,10 @@ from jaxport.graph.facts.facts import Facts
 from jaxport.graph.facts.forms import ZERO, Form, divided, uniform
 from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.facts.moves import Places, whole_group
-from jaxport.graph.facts.polynomials import polynomial, quotient
 from jaxport.graph.fusing import Builder, report
 from jaxport.onnx_facts import ARITHMETIC, LOOKUPS, RESHAPING, VIEWS
-
-__all__ = ["positions"]
+from jaxport.sizes.conditions import is_at_least
+from jaxport.sizes.sums import quotient, size_sum
 
 PLAIN = VIEWS | ARITHMETIC | {"Cast", "Neg"} | {"Range"}
 """Operators that compute positions as a person would."""
@@ -201,15 +200,15 @@ class _Folding:
             return None
         made: list[Form | None] = [uniform(ZERO, len(dims)) for _ in old]
         for own, others in groups:
-            flat, stride = uniform(ZERO, len(dims)), polynomial(1)
+            flat, stride = uniform(ZERO, len(dims)), size_sum(1)
             for axis in reversed([axis for axis in others if new[axis] != 1]):
                 place = places[axis]
                 if place is None:
                     return None
-                flat, stride = flat + place * stride, stride * polynomial(new[axis])
+                flat, stride = flat + place * stride, stride * size_sum(new[axis])
             wide = [axis for axis in own if old[axis] != 1]
             for axis in reversed(wide[1:]):
-                parts = divided(flat, polynomial(old[axis]), dims)
+                parts = divided(flat, size_sum(old[axis]), dims)
                 if parts is None:
                     return None
                 flat, made[axis] = parts
@@ -296,23 +295,25 @@ class _Along:
     @classmethod
     def of(cls, place: Form | None, size: Dim, dims: Sequence[Dim]) -> _Along | None:
         """Return what a place says is taken of an axis of some size; None if it says something else."""
-        whole = polynomial(size)
+        whole = size_sum(size)
         if place is None or not place.is_at_least(0, dims) or not place.is_below(whole, dims):
             return None
         axes = [axis for axis, slope in enumerate(place.slopes) if slope != ZERO]
         if not axes:
             is_last = place.constant == whole - 1
-            number = place.constant.number
+            number = place.constant.value
             return cls(number if number is not None else -1) if number is not None or is_last else None
-        start, step = place.constant.number, place.slopes[axes[0]].number
-        length = polynomial(dims[axes[0]])
+        start, step = place.constant.value, place.slopes[axes[0]].value
+        length = size_sum(dims[axes[0]])
         if step == -1 and place.constant == whole - 1 and length == whole and len(axes) == 1:
             return cls(-1, axes[0], -1)
         if len(axes) > 1 or start is None or step is None or step < 1:
             return None
         is_whole = (start, step) == (0, 1) and length == whole
-        is_last = (length * step + start).is_at_least(whole) or length == quotient(whole - start + (step - 1), step)
-        if not is_whole and not is_last and length.number is None:
+        is_last = is_at_least(length * step + start, whole) or length == quotient(
+            whole - start + (step - 1), size_sum(step)
+        )
+        if not is_whole and not is_last and length.value is None:
             return None
         return cls(start, axes[0], step, is_whole, is_last)
 
@@ -325,7 +326,7 @@ class _Along:
             return builder.emit("Gather", [value, index], own, value.dtype, axis=at)
         if self.is_whole:
             return value
-        length = polynomial(dims[self.axis]).number
+        length = size_sum(dims[self.axis]).value
         if self.step < 0:
             bounds = [builder.integers([number], "bound") for number in (-1, BEFORE_THE_FIRST, at, -1)]
             return builder.emit("Slice", [value, *bounds], own, value.dtype)

@@ -1,4 +1,6 @@
-"""Recognise which experts a token visits, and how much each of their answers counts: a softmax, and the best of a row."""
+"""Recognise which experts a token visits, and how much each of their answers counts: a softmax, and the best of a
+row.
+"""
 
 from __future__ import annotations
 

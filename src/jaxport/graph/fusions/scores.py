@@ -1,4 +1,6 @@
-"""What is done to the scores of an attention: scales, soft caps, sinks, and casts between float32 and half precision."""
+"""What is done to the scores of an attention: scales, soft caps, sinks, and casts between float32 and half
+precision.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def softmax_axis(weights: Seen) -> Axis:
 
 
 def uncast(seen: Seen, *, narrowed: bool = False) -> Seen:
-    """Return a half-precision value before its cast to float32, or to its own type; if it was in float32 before being `narrowed`, that."""
+    """Return a half-precision value before its cast to float32, or to its own type; if it was in float32 before being
+    `narrowed`, that.
+    """
     while seen.is_op("Cast"):
         before, after, inner = source(seen.node).dtype, seen.value.dtype, look(source(seen.node), seen.axes)
         if after in HALVES and inner.is_op("Cast") and source(inner.node).dtype == after:

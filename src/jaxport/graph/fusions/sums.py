@@ -1,4 +1,6 @@
-"""A value as a sum of products, along labelled axes: what einsums, one-hot codes, scatters and loops over experts have in common."""
+"""A value as a sum of products, along labelled axes: what einsums, one-hot codes, scatters and loops over experts have
+in common.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What functions of a model take from the main graph: a function sees no values but its inputs, so each call passes them."""
+"""What functions of a model take from the main graph: a function sees no values but its inputs, so each call passes
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,6 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from jaxport.graph.editing import Namer, subgraphs
-
-__all__ = ["Captures"]
 
 MOST_PASSED = 2**20
 """The most inputs that calls get: functions of a model that would need more keep their constants."""
@@ -90,7 +90,8 @@ class Captures:
         return sum(number * len(self._calls[function]) for function, number in needed.items()) <= MOST_PASSED
 
     def take(self, taken: Mapping[ir.Function, Mapping[ir.Value, str]]) -> list[ir.Value]:
-        """Pass values of the main graph to functions; return the inputs that functions have for them, in the same order.
+        """Pass values of the main graph to functions; return the inputs that functions have for them, in the same
+        order.
 
         The inputs have these names, unless they are taken. A function that calls others takes what they take, too.
         """

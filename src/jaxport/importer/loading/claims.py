@@ -10,11 +10,9 @@ import onnx_ir as ir
 
 from jaxport.onnx_facts import ROLES, STATE_DICT
 
-__all__ = ["Role", "claims", "state_dict_names", "with_claims"]
-
 Role = Literal["parameter", "statistic", "constant"]
-"""What an initializer is: training changes a parameter, a statistic is other state of the model, such as what calls in training
-change, and nothing changes a constant."""
+"""What an initializer is: training changes a parameter, a statistic is other state of the model, such as what calls in
+training change, and nothing changes a constant."""
 
 MOST_CLAIMS = 2**24
 """The longest text of roles that is read."""
@@ -34,7 +32,9 @@ def claims(model: ir.Model) -> dict[str, Role]:
 
 
 def state_dict_names(model: ir.Model) -> dict[str, str]:
-    """Return the names of the state dict of the module that a model was made of, if it says them: each with the first of its tensor."""
+    """Return the names of the state dict of the module that a model was made of, if it says them: each with the first
+    of its tensor.
+    """
     names = _json(model, STATE_DICT)
     if isinstance(names, list):  # of a file of before ties were written
         names = {name: name for name in names if isinstance(name, str)}

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 import onnx
 
-__all__ = ["OWN_FILE", "without_data"]
-
 OWN_FILE = "\0"
 """The location of data in the model's own file; no file has this name."""
 

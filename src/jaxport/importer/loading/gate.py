@@ -24,8 +24,6 @@ from jaxport.importer.loading.frame import OWN_FILE
 from jaxport.importer.loading.mapping import Buffer, MappedTensor
 from jaxport.importer.values.dtypes import dtype_of
 
-__all__ = ["FoundTensor", "Gate", "tensors"]
-
 LARGEST = 2**60
 """The largest size in bytes of a tensor's shape: NumPy counts in 64 bits."""
 

@@ -1,8 +1,8 @@
 """Constants as initializers of the main graph, wherever the file keeps them.
 
-Exporters put weights into initializers or into `Constant` nodes, of the main graph, of a branch, or of a function: all are
-the same to a runtime, and to those who train them. Functions get them as further inputs (`captures`). Integers stay where
-they are: shapes and axes are of interest where they are used.
+Exporters put weights into initializers or into `Constant` nodes, of the main graph, of a branch, or of a function: all
+are the same to a runtime, and to those who train them. Functions get them as further inputs (`captures`). Integers stay
+where they are: shapes and axes are of interest where they are used.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from jaxport.importer.loading.captures import Captures
 from jaxport.importer.loading.claims import Role, claims
 from jaxport.onnx_facts import KERNEL_PRODUCTS, MATRIX_PRODUCTS, WEIGHTS
 
-__all__ = ["has_hidden", "lift"]
-
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 
 
 class Hidden(NamedTuple):
-    """A tensor of floats that is no initializer of the main graph: its value, the graph that has it, and the function, if any."""
+    """A tensor of floats that is no initializer of the main graph: its value, the graph that has it, and the function,
+    if any.
+    """
 
     value: ir.Value
     tensor: ir.TensorProtocol
@@ -40,8 +40,8 @@ def has_hidden(model: ir.Model) -> bool:
 def lift(model: ir.Model) -> None:
     """Make the tensors of floats initializers of the main graph, in place.
 
-    They have the names of their values. Before those of a function is the path of its only call, or else its name, unless
-    the file claims a role for them.
+    They have the names of their values. Before those of a function is the path of its only call, or else its name,
+    unless the file claims a role for them.
     """
     captures, claimed = Captures(model), claims(model)
     in_graph, in_functions = list(_tensors(model.graph)), _in_functions(model, captures)
@@ -102,7 +102,9 @@ def _tensors(root: ir.Graph, function: ir.Function | None = None) -> Iterator[Hi
 
 
 def _may_be_weight(hidden: Hidden, claimed: Mapping[str, Role]) -> bool:
-    """Whether a tensor of a function is no number that only belongs to a computation, which is recognised where it is."""
+    """Whether a tensor of a function is no number that only belongs to a computation, which is recognised where it
+    is.
+    """
     value = hidden.value
     if hidden.tensor.size != 1 or claimed.get(value.name or "", "constant") != "constant":
         return True

@@ -28,8 +28,6 @@ from jaxport.importer.loading.mapping import Buffer
 from jaxport.importer.loading.ordering import in_order
 from jaxport.jaxprs.identity import is_lent, owned
 
-__all__ = ["ModelSource", "as_written", "is_source", "load", "unreadable"]
-
 
 class HasModel(Protocol):
     """What holds a model, as the results of `to_onnx` do."""
@@ -306,7 +304,9 @@ def _decode_remarks(proto: onnx.ModelProto) -> None:
 
 
 def _remarks(proto: onnx.ModelProto) -> Iterator[tuple[Message, str]]:
-    """Yield the texts that only describe the model and are not UTF-8, which protobuf returns as bytes, with what has them."""
+    """Yield the texts that only describe the model and are not UTF-8, which protobuf returns as bytes, with what has
+    them.
+    """
     described: list[Message] = [proto, *proto.functions, *proto.training_info, *_holders(proto)]
     described += [
         value for holder in _holders(proto) if isinstance(holder, onnx.GraphProto) for value in _values(holder)

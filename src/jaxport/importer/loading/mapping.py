@@ -13,8 +13,6 @@ import onnx_ir as ir
 
 from jaxport.graph.editing import unpacked
 
-__all__ = ["Buffer", "MappedTensor"]
-
 
 class Buffer:
     """Bytes that tensors are views of: those of a memory-mapped file, or the user's.

@@ -11,8 +11,6 @@ from jaxport.errors import AGAIN, ModelError
 from jaxport.graph.editing import bodies
 from jaxport.importer.resolving.graph import describe
 
-__all__ = ["in_order"]
-
 
 def in_order(model: ir.Model, own: bool = True) -> ir.Model:
     """Return the model with the nodes of its graphs and functions in topological order; itself if they are.

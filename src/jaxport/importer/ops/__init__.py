@@ -9,7 +9,6 @@ from jaxport.importer.ops import (
     contrib_experts,
     contrib_fused,
     contrib_quantized,
-    contrib_search,
     contrib_small,
     control_flow,
     convolution,

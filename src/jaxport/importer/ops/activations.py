@@ -121,7 +121,9 @@ def _shrunk_integers(x: Tensor, bias: float, lambd: float) -> Tensor:
 
 
 def _moved(x: Tensor, by: float) -> Tensor:
-    """Return the integers `x` plus a number, cut off towards zero: computed in integers, which float32 does not hold."""
+    """Return the integers `x` plus a number, cut off towards zero: computed in integers, which float32 does not
+    hold.
+    """
     least, most = (jnp.asarray(np.array(np.array(int(part)), x.dtype)) for part in (np.floor(by), np.ceil(by)))
     return x + least if by == int(by) else jnp.where(x > -by, x + least, x + most)
 

@@ -36,7 +36,9 @@ def integer_power(x, y):
 
 @helper
 def safe_root(x, p=2):
-    """Return the `p`-th root of `x`; its gradient at zero is zero, as that of a norm in PyTorch, instead of infinite."""
+    """Return the `p`-th root of `x`; its gradient at zero is zero, as that of a norm in PyTorch, instead of
+    infinite.
+    """
     rooted = jax.custom_jvp(lambda x: jnp.sqrt(x) if p == 2 else jnp.power(x, 1 / p))
     rooted.defjvps(lambda tangent, y, x: tangent * jnp.where(x == 0, 0, y / (p * jnp.where(x == 0, 1, x))))
     return rooted(x)

@@ -21,7 +21,9 @@ def _split_evenly(input: Tensor, count: int, axis: int) -> tuple[Tensor, ...]:
 
 
 def _parts_of_sizes(input: Tensor, sizes: Sequence[Dim], axis: int) -> tuple[Tensor, ...]:
-    """Return the parts of these sizes; the last one is what is left, which the model may state otherwise if it is known."""
+    """Return the parts of these sizes; the last one is what is left, which the model may state otherwise if it is
+    known.
+    """
     total = sum(sizes)
     if is_dim(total) and total != input.shape[axis]:
         raise SizesDiffer(input.shape[axis], total)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from jaxport.importer.values.namespaces import helper, jnp, nn
 
-__all__ = ["attention"]
-
 
 @helper
 def attention(query, key, value, *, bias=None, mask=None, sink=None, scale=None, softcap=None, is_causal=False):

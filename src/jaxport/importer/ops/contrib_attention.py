@@ -126,7 +126,9 @@ class SelfAttentionAttributes(HeadAttributes):
         term: Tensor | None = None,
         sizes: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute attention from projections with queries, keys and values side by side; keys and values are stacked."""
+        """Compute attention from projections with queries, keys and values side by side; keys and values are
+        stacked.
+        """
         refuse(bool(self.do_rotary), "`do_rotary`; use GroupQueryAttention")
         refuse(bool(self.past_present_share_buffer), "`past_present_share_buffer`")
         parts = jnp.split(projected, 3 if sizes is None else [sizes[0], sizes[0] + sizes[1]], axis=2)
@@ -384,7 +386,9 @@ def _cached(past: Tensor | None, new: Tensor, before: Tensor | Dim, total: Dim) 
 
 
 def _is_longer(past: Tensor, new: Tensor) -> bool:
-    """Whether a cache is known to have more rows than the new ones, or to have as many for all sizes that names have."""
+    """Whether a cache is known to have more rows than the new ones, or to have as many for all sizes that names
+    have.
+    """
     try:
         return dims_compare(">=", past.shape[2], new.shape[2])
     except Undecided:

@@ -17,8 +17,8 @@ ACTIVATIONS = ("relu", "gelu", "silu", "swiglu", "identity")
 def routing_weights(scores, k, normalized, shares=None):
     """Return what the answer of each expert counts for each token, (tokens, experts): zero but for the `k` best ones.
 
-    The shares of the experts are a softmax of the scores unless they are given. Of equal scores the last expert is chosen, as by
-    the runtime.
+    The shares of the experts are a softmax of the scores unless they are given. Of equal scores the last expert is
+    chosen, as by the runtime.
     """
     shares = nn.softmax(scores) if shares is None else shares
     experts = scores.shape[-1]
@@ -40,7 +40,9 @@ def swiglu_of_pairs(rows, fusion, alpha, beta, limit):
 
 @helper
 def expert_matrices(packed, scales, zero_points, bits):
-    """Return matrices of experts, (experts, columns, rows), that are stored in packed numbers, each block with a scale."""
+    """Return matrices of experts, (experts, columns, rows), that are stored in packed numbers, each block with a
+    scale.
+    """
     experts, columns = packed.shape[:2]
     values = unpacked(packed, bits).astype(scales.dtype)
     blocks = scales.size // (experts * columns)

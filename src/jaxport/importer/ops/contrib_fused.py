@@ -1,4 +1,6 @@
-"""Normalizations, activations, products and convolutions of ONNX Runtime's own domain: several steps in one operator."""
+"""Normalizations, activations, products and convolutions of ONNX Runtime's own domain: several steps in one
+operator.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +130,9 @@ def skip_group_norm(X, gamma, beta, skip, bias=None, *, activation, channels_las
 
 
 def _activated(y: Tensor, name: str | None, parameters: Mapping[str, float] = FrozenMapping()) -> Tensor:
-    """Apply the activation that is fused with an operator to its result `y`; parameters that it does not have mean nothing."""
+    """Apply the activation that is fused with an operator to its result `y`; parameters that it does not have mean
+    nothing.
+    """
     functions = {
         None: lambda x, **_: x,
         "": lambda x, **_: x,
@@ -218,7 +222,8 @@ op(DOMAIN, "NhwcFusedConv", since=1)(in_layout(CHANNELS_LAST, fused_conv))
 
 @op(DOMAIN, "NhwcConv", since=1)
 def nhwc_conv(X, W, B=None, *, window: ConvolutionAttributes):
-    # The description says otherwise, but ONNX Runtime's own optimizer, which writes it, puts the kernel's channels last.
+    # The description says otherwise, but ONNX Runtime's own optimizer, which writes it, puts the kernel's channels
+    # last.
     return conv(CHANNELS_LAST, X, jnp.moveaxis(W, -1, 1), B, window=window)
 
 

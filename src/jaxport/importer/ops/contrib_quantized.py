@@ -1,4 +1,6 @@
-"""Quantized operators of ONNX Runtime's own domain: on small integers with scales and zero points, or with packed weights."""
+"""Quantized operators of ONNX Runtime's own domain: on small integers with scales and zero points, or with packed
+weights.
+"""
 
 from __future__ import annotations
 

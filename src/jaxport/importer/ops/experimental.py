@@ -1,4 +1,6 @@
-"""Operators that ONNX once had as experiments, and that files up to opset 9 still contain; ONNX Runtime computes them."""
+"""Operators that ONNX once had as experiments, and that files up to opset 9 still contain; ONNX Runtime computes
+them.
+"""
 
 from __future__ import annotations
 

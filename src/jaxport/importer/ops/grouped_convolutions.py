@@ -11,8 +11,6 @@ from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.image_layout import OIHW, ImageLayout
 from jaxport.importer.values.namespaces import helper, jnp, lax
 
-__all__ = ["lowering"]
-
 MOST_PRODUCTS = 64
 """The largest kernel of a depthwise convolution, in elements, that is computed as a sum of products."""
 

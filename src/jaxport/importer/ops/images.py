@@ -55,7 +55,9 @@ def suppressed(boxes, scores, most, iou_threshold, score_threshold, center, coun
 
 @helper
 def chosen_boxes(boxes, scores, most, iou_threshold, score_threshold, center, count):
-    """Return the boxes (batch, class, count) that non-maximum suppression selects, best first, padded with the number of boxes."""
+    """Return the boxes (batch, class, count) that non-maximum suppression selects, best first, padded with the number
+    of boxes.
+    """
     first, second = boxes[..., :2], boxes[..., 2:]
     if center:
         first, second = first - second / 2, first + second / 2

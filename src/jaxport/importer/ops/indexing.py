@@ -240,7 +240,8 @@ def slice_(
 
 @op("jaxport", "UpdatedSlice", since=1)
 def updated_slice(data, new, position, width: Host | None = None, highest: Host | None = None, *, axis, size=None):
-    """Return `data` with `new`, `size` entries of `axis`, from a position on (see `jaxport.importer.resolving.data_dependent_slices`).
+    """Return `data` with `new`, `size` entries of `axis`, from a position on (see
+    `jaxport.importer.resolving.data_dependent_slices`).
 
     Where `width` is given, it is the size; `highest` is where a position is clipped.
     """
@@ -275,7 +276,8 @@ def _check_inside(size: Dim, length: Dim, highest: Dim = 0) -> None:
 
 @op("jaxport", "Window", since=1)
 def window(data, starts, sizes: Host, axes: Host | None, *highest: Host):
-    """Return a part of `data` of some sizes, wherever it begins (see `jaxport.importer.resolving.data_dependent_slices`).
+    """Return a part of `data` of some sizes, wherever it begins (see
+    `jaxport.importer.resolving.data_dependent_slices`).
 
     `highest` is where all starts, or each of them, are clipped.
     """

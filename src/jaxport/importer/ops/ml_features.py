@@ -168,7 +168,10 @@ def zip_map(X, *, classlabels_int64s=None, classlabels_strings=None):
     labels = classlabels_strings or classlabels_int64s or ()
     rows = jnp.reshape(X, (-1, len(labels)))
     if is_dim(rows.shape[0]):
-        why = f"it has {rows.shape[0]} maps; give that size a number, or leave `ZipMap` out: `options={{'zipmap': False}}` of skl2onnx"
+        why = (
+            f"it has {rows.shape[0]} maps; give that size a number, or leave `ZipMap` out: "
+            f"`options={{'zipmap': False}}` of skl2onnx"
+        )
         raise ValueNotKnown("a list of maps has a length that is known", [Refusal("", "", why)])
     return [{label: rows[row, column] for column, label in enumerate(labels)} for row in range(rows.shape[0])]
 

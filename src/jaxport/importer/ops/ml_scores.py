@@ -77,7 +77,8 @@ def _weighted(X: Tensor, coefficients: Sequence[float], rows: int, intercepts: S
         raise ModelError(
             f"the samples have {X.shape[-1]} features, and the coefficients are for {weights.shape[1]}",
             why="ONNX Runtime reads the coefficients as if there were fewer, which are others than those of the model",
-            instead=f"give samples of {weights.shape[1]} features; if the file declares the wrong number, correct it there",
+            instead=f"give samples of {weights.shape[1]} features; if the file declares the wrong number, correct it "
+            "there",
         )
     y = cast(X, np.float32) @ weights.T
     return y if intercepts is None else y + host(np.array(intercepts, np.float32))

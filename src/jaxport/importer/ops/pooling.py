@@ -57,8 +57,8 @@ def _clipped(size: Dim, kernel: int, stride: int, dilation: int, around: tuple[i
 def _rounded_up(size: Dim, kernel: int, stride: int, dilation: int, around: tuple[int, int]) -> tuple[int, Dim]:
     """Return the padding with what a last, incomplete window needs; it has to start inside the input or its padding.
 
-    It lacks `mod(-beyond, stride)` elements, and starts there if these are less than `room`: a formula, so that nothing is
-    decided about a size that is open.
+    It lacks `mod(-beyond, stride)` elements, and starts there if these are less than `room`: a formula, so that nothing
+    is decided about a size that is open.
     """
     low, high = around
     span = (kernel - 1) * dilation + 1

@@ -55,7 +55,8 @@ def is_integer(dtype: np.dtype) -> bool:
 def unshared(divisor, x):
     """Return a divisor of `x` of which XLA does not see that all elements share it.
 
-    Else it multiplies by the reciprocal, which often gives a neighbouring float, and a step more or less after rounding.
+    Else it multiplies by the reciprocal, which often gives a neighbouring float, and a step more or less after
+    rounding.
     """
     return jnp.where(jnp.isnan(x), x, divisor)
 
@@ -137,7 +138,8 @@ def dynamically_quantized(x):
 
 @helper
 def dynamic_product(x, kernel, scale, zero_point=None):
-    """Return `x @ kernel` in integers: `x` rounded to 256 steps between its least and its greatest element, the kernel as int8.
+    """Return `x @ kernel` in integers: `x` rounded to 256 steps between its least and its greatest element, the kernel
+    as int8.
 
     The signs of `x` and the zero points are corrected by the sums of the columns and of the rows.
     """

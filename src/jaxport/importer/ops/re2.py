@@ -17,8 +17,6 @@ from jaxport.errors import ModelError
 _parser: Any = vars(re)["_parser"]
 _names: Any = vars(re)["_constants"]
 
-__all__ = ["Regular"]
-
 MOST_STATES = 20_000
 MOST_REPEATS = 1000
 """The largest repeat count of RE2."""

@@ -74,7 +74,10 @@ def roi_align_aligned(
         return vmap(lambda roi, batch: pooled(roi, batch, (sampling_ratio, sampling_ratio)))(rois, batch_indices)
     regions = known(rois)
     if regions is None:
-        why = "with `sampling_ratio` 0 the number of samples depends on the size of each region; call it outside `jax.jit`, or set a ratio"
+        why = (
+            "with `sampling_ratio` 0 the number of samples depends on the size of each region; call it outside "
+            "`jax.jit`, or set a ratio"
+        )
         raise ValueNotKnown("the sizes of the regions must be known", [Refusal("", "", why)])
     least = 0.0 if half_pixel else 1.0
     extents = np.maximum((regions.data[:, [3, 2]] - regions.data[:, [1, 0]]) * spatial_scale, least)

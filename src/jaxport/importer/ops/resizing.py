@@ -18,7 +18,9 @@ from jaxport.jaxprs import Dim
 
 @helper
 def resized_positions(n, size, scale, transform, roi):
-    """Return the position in an axis of `n` elements of each of the `size` elements of the result, in float32 as ONNX Runtime."""
+    """Return the position in an axis of `n` elements of each of the `size` elements of the result, in float32 as ONNX
+    Runtime.
+    """
     xp = np if isinstance(n, int) and isinstance(size, int) else jnp
     length, last = xp.asarray(n).astype(xp.float32), xp.asarray(n - 1).astype(xp.float32)
     at, count = xp.arange(size).astype(xp.float32), xp.asarray(size).astype(xp.float32)
@@ -114,7 +116,7 @@ def _scaled_size(n: Dim, scale: float) -> Dim:
     if not is_dim(n):
         return int(np.float32(int(n)) * np.float32(scale))
     sizes = np.arange(1, 2**16)
-    found = (sizes.astype(np.float32) * np.float32(scale)).astype(int)
+    found = np.floor(np.float32(sizes) * np.float32(scale))
     quotients = ((round(scale * below), below) for below in range(1, 1025))
     above, below = next(((p, q) for p, q in quotients if np.array_equal(sizes * p // q, found)), (0, 0))
     if not below:

@@ -119,7 +119,9 @@ def compress(input, condition: Known, *, axis=None, bound: SizeBound = None):
 
 @helper
 def distinct(x, axis, size):
-    """Return where each of the `size` different slices along an axis is first, which of them each is, and how often each is."""
+    """Return where each of the `size` different slices along an axis is first, which of them each is, and how often
+    each is.
+    """
     rows = jnp.reshape(jnp.moveaxis(x, axis, 0), (x.shape[axis], -1))
     places = jnp.arange(x.shape[axis])
     one, other = rows[:, None], rows[None]

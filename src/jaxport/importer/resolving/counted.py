@@ -1,9 +1,11 @@
 """Loops and ranges that are something else in JAX, which can be traced where their length is a size with a name.
 
-1. Running maxima, minima, products and sums of exponentials along an axis, which ONNX has as a loop only. It joins what is twice as far away in each
-   step: `x = max(x, pad(x[:-distance], distance, -inf))`, while the distance is below the size. How often depends on the size;
-   JAX's function has a gradient, and is one line of source.
-2. Rows that a loop reads by the number of its step. An export writes such a loop where there may be no rows, of which ONNX's
+1. Running maxima, minima, products and sums of exponentials along an axis, which ONNX has as a loop only. It joins what
+  is twice as far away in each
+   step: `x = max(x, pad(x[:-distance], distance, -inf))`, while the distance is below the size. How often depends on
+   the size; JAX's function has a gradient, and is one line of source.
+2. Rows that a loop reads by the number of its step. An export writes such a loop where there may be no rows, of which
+  ONNX's
    Scan is not defined. In JAX it is a scan over the rows, whose indices are in no doubt.
 3. Ranges of floats: PyTorch writes `arange(n, dtype=float32)` as one whose end is a cast of a size.
 """
@@ -24,8 +26,6 @@ from jaxport.importer.resolving.graph import Body, BoundNode
 from jaxport.importer.resolving.registry import lookup
 from jaxport.importer.values.dtypes import STRING, dtype_of
 from jaxport.onnx_facts import RESHAPING
-
-__all__ = ["rewrite_counted"]
 
 DOMAIN = "jaxport"
 DEEPEST = 20
@@ -56,7 +56,9 @@ class _Reduction(NamedTuple):
 
 
 def rewrite_counted(body: Body) -> None:
-    """Make operators of loops that JAX has a function for, pass those arrays to others that they go over, and count ranges."""
+    """Make operators of loops that JAX has a function for, pass those arrays to others that they go over, and count
+    ranges.
+    """
     _name_running_reductions(body)
     for node in body.nodes:
         if is_op(node.node, "Loop") and len(node.inputs) > 1 and node.inputs[0] is not None:
@@ -251,8 +253,8 @@ def _read(node: BoundNode) -> set[ir.Value | None]:
 def _count_ranges(body: Body) -> None:
     """Compute ranges of floats whose bounds are casts of integers on the integers, and cast their elements.
 
-    A size that only has a name stays one that way; as a float it would be an array, of which the length of no range can be
-    known.
+    A size that only has a name stays one that way; as a float it would be an array, of which the length of no range can
+    be known.
     """
     makers = {value: node for node in body.nodes for value in node.outputs if value is not None}
     for node in body.nodes:

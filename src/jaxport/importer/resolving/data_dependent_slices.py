@@ -1,4 +1,6 @@
-"""Slices whose position depends on data while their size does not: entries of a cache at a position that is an input."""
+"""Slices whose position depends on data while their size does not: entries of a cache at a position that is an
+input.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,6 @@ from jaxport.graph.editing import constant_of, is_op
 from jaxport.importer.resolving.graph import Body, BoundNode
 from jaxport.importer.resolving.registry import lookup
 from jaxport.onnx_facts import RESHAPING
-
-__all__ = ["place_slices"]
 
 DOMAIN = "jaxport"
 OPEN = 2**31 - 1
@@ -39,8 +39,8 @@ def place_slices(body: Body) -> None:
     3. The size may be a value of the graph, which is known while the program is traced: a sum or a quotient of sizes.
        Then both become an operator that has it as an input.
 
-    ONNX cuts off what is outside an axis, so the start has to be clipped to where it fits, or the file has to declare the
-    size of the result.
+    ONNX cuts off what is outside an axis, so the start has to be clipped to where it fits, or the file has to declare
+    the size of the result.
     """
     for node in body.nodes:
         if is_op(node.node, "Slice") and 3 <= len(node.inputs) <= 5:
@@ -114,7 +114,9 @@ def _is_as_long(node: BoundNode, whole: ir.Value, axis: int) -> bool:
 
 
 def _as_window(node: BoundNode) -> None:
-    """Make a slice from `start` to `start + size` an operator that takes the size, if it is one of the graph's values."""
+    """Make a slice from `start` to `start + size` an operator that takes the size, if it is one of the graph's
+    values.
+    """
     data, starts, ends, axes, steps = (*node.inputs, None, None)[:5]
     if data is None or constant_of(starts) is not None or (steps is not None and set(_numbers(steps) or [0]) != {1}):
         return

@@ -15,19 +15,6 @@ from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.image_layout import OIHW
 from jaxport.jaxprs import Shape
 
-__all__ = [
-    "Attribute",
-    "Body",
-    "BodyFunction",
-    "BoundNode",
-    "InputType",
-    "Reference",
-    "SchemaFunction",
-    "describe",
-    "integers_of",
-    "nodes_within",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Reference:
@@ -103,11 +90,12 @@ class BoundNode:
     `attributes` holds the node's attributes in the function's form: Python values, host values for tensors, a `Body`
     for a graph, a `Reference` inside functions. `output_types` has for each output the input with the same dtype (an
     int), or the dtype itself, or None if the schema leaves it open. `expired` are the values that nothing uses later;
-    `kernel_layout` is the layout of a convolution's kernel among the inputs, `channels_last` whether images have that layout where the
-    node is computed, if it can be; `version` is that of the domain's opset, None for a function of the model; `bound` is the maximum number of rows of the result, `extent` the size of a slice
-    along its axes if that does not depend on where it is, `decided_by` are the inputs of the model whose values alone
-    decide which branch of an `If` runs, `foreseen` are inputs whose result was found not to be too large,
-    `halves` the operands of a product before they are cast from half precision.
+    `kernel_layout` is the layout of a convolution's kernel among the inputs, `channels_last` whether images have that
+    layout where the node is computed, if it can be; `version` is that of the domain's opset, None for a function of the
+    model; `bound` is the maximum number of rows of the result, `extent` the size of a slice along its axes if that does
+    not depend on where it is, `decided_by` are the inputs of the model whose values alone decide which branch of an
+    `If` runs, `foreseen` are inputs whose result was found not to be too large, `halves` the operands of a product
+    before they are cast from half precision.
     """
 
     node: ir.Node
@@ -148,7 +136,9 @@ def integers_of(attribute: Attribute) -> tuple[int, ...]:
 
 
 def nodes_within(body: Body) -> Iterator[BoundNode]:
-    """Yield the nodes of a graph, those of branches and functions included; of a function that is called twice, twice."""
+    """Yield the nodes of a graph, those of branches and functions included; of a function that is called twice,
+    twice.
+    """
     for node in body.nodes:
         yield node
         for inner in node.bodies():

@@ -1,8 +1,8 @@
 """Channels-last images: which operators compute on that layout, and how.
 
 ONNX has images as (batch, channels, height, width). XLA's convolutions on CPUs are up to twice as fast on (batch,
-height, width, channels), but a transpose before and after each of them would undo the gain. So the operators around them
-compute on that layout too, as far as this saves transposes: `choose` marks them, by a minimum cut of the graph.
+height, width, channels), but a transpose before and after each of them would undo the gain. So the operators around
+them compute on that layout too, as far as this saves transposes: `choose` marks them, by a minimum cut of the graph.
 
 While a program runs, a value is in the scope in the model's order, with the channels last, or both; what an operator
 does not have in its own order is transposed, once for all that need it. An operator is listed here by name according to
@@ -31,8 +31,6 @@ from jaxport.importer.values.namespaces import jnp, known
 from jaxport.importer.values.recording import Recorded
 from jaxport.onnx_facts import ALONG_AXIS, BROADCASTS_SINCE, CONVOLUTIONS, ELEMENTWISE, REDUCTIONS, SOFTMAXES
 
-__all__ = ["Arranged", "arranged", "as_image", "channels_last", "choose"]
-
 RANK = 4
 
 EACH = dict.fromkeys(ELEMENTWISE | {"CastLike", "QuickGelu"}, 1) | BROADCASTS_SINCE
@@ -50,8 +48,8 @@ BY_AXIS = {"Pad": 2, "Resize": 10, "Upsample": 7}
 
 
 LATE = 1024
-"""How much less a transpose of the last value of a body costs than one of the first: of two places that are equally good it
-takes the later one, behind the arithmetic that XLA fuses with what computes its operands."""
+"""How much less a transpose of the last value of a body costs than one of the first: of two places that are equally
+good it takes the later one, behind the arithmetic that XLA fuses with what computes its operands."""
 
 TRANSPOSE = 8 * LATE
 """The cost of a transpose of an image."""

@@ -1,4 +1,6 @@
-"""What is set on nodes before a program runs: bounds of sizes that depend on data, and the inputs that decide branches."""
+"""What is set on nodes before a program runs: bounds of sizes that depend on data, and the inputs that decide
+branches.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,6 @@ from jaxport.errors import InvalidArgument
 from jaxport.graph.editing import is_op
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode, nodes_within
 from jaxport.importer.resolving.registry import BOUND, Operator
-
-__all__ = ["BRANCH_NOT_KNOWN", "set_bounds", "set_deciding_inputs"]
 
 BRANCH_NOT_KNOWN = "which branch of an `If` runs has to be known before the program is traced"
 

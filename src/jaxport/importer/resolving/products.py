@@ -1,10 +1,12 @@
 """Find products that are computed otherwise than a file spells them.
 
-1. Products of values in half precision that a file computes in float32, because a runtime has no kernel in half precision.
-   An export of a model in bfloat16 casts both operands to float32, multiplies, and casts the result back. The product of
-   two numbers of 16 bits is exact in float32, so XLA may multiply the operands as they are and sum in float32: on a GPU,
-   that is a kernel of half the memory and several times the speed, where casts of weights are copies.
-2. Products of groups of rows, whose sizes depend on data while their sum does not: the rows of each expert of a mixture.
+1. Products of values in half precision that a file computes in float32, because a runtime has no kernel in half
+  precision.
+   An export of a model in bfloat16 casts both operands to float32, multiplies, and casts the result back. The product
+   of two numbers of 16 bits is exact in float32, so XLA may multiply the operands as they are and sum in float32: on a
+   GPU, that is a kernel of half the memory and several times the speed, where casts of weights are copies.
+2. Products of groups of rows, whose sizes depend on data while their sum does not: the rows of each expert of a
+  mixture.
 """
 
 from __future__ import annotations
@@ -16,8 +18,6 @@ from jaxport.graph.editing import constant_of, is_op, number_of, source
 from jaxport.importer.resolving.graph import Body, BoundNode
 from jaxport.importer.resolving.registry import lookup
 from jaxport.importer.values.dtypes import dtype_of
-
-__all__ = ["find_halves", "join_grouped_products"]
 
 _HALVES = frozenset({ir.DataType.BFLOAT16, ir.DataType.FLOAT16})
 DOMAIN = "jaxport"

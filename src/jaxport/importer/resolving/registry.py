@@ -13,11 +13,11 @@ if an input has that name too. Annotations tell what the evaluator has to provid
 * `OutputCount`, `OutputsNamed`, `RandomKey`, `DifferentiatedGraph`: a keyword that is not an attribute: the number of
   outputs of the node, whether each has a name, a `jax.random` key, the part of the graph that the node differentiates.
 * `Extent`: such a keyword: the extent, or None.
-* `SizeBound`: such a keyword: the maximum number of rows of the result, a dim if the result has as many rows as there are, or
-  None if the user did not set it.
+* `SizeBound`: such a keyword: the maximum number of rows of the result, a dim if the result has as many rows as there
+  are, or None if the user did not set it.
 
-A keyword annotated with a dataclass is a group of attributes that several operators have: its fields are the attributes,
-with their defaults.
+A keyword annotated with a dataclass is a group of attributes that several operators have: its fields are the
+attributes, with their defaults.
 
 A function of images that can be computed in several orders of their axes has one more parameter before the inputs, an
 `ImageLayout`; it is registered by `image_op`.
@@ -37,39 +37,6 @@ import numpy as np
 from jaxport.errors import InvalidArgument
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.image_layout import ONNX, ImageLayout
-
-__all__ = [
-    "ASSUMED_OPSETS",
-    "BOUND",
-    "EXTENT",
-    "KNOWN_OPSETS",
-    "POSITION",
-    "RANDOM_KEY",
-    "REQUIRED",
-    "DifferentiatedGraph",
-    "Extent",
-    "GraphFunction",
-    "Host",
-    "Known",
-    "LoopBody",
-    "Operator",
-    "OperatorFunction",
-    "OutputCount",
-    "OutputsNamed",
-    "Position",
-    "RandomKey",
-    "ShapeOnly",
-    "SizeBound",
-    "earlier",
-    "image_op",
-    "in_layout",
-    "lookup",
-    "op",
-    "operators",
-    "renamed",
-    "variant",
-    "versions",
-]
 
 OperatorFunction = Callable[..., Any]
 """A function of an operator's inputs and, as keywords, its attributes."""
@@ -98,7 +65,9 @@ class LoopBody(Protocol):
 
 
 class GraphFunction(LoopBody, Protocol):
-    """A graph among the attributes of a node, as an operator function gets it: `jaxport.importer.running.evaluate.Subgraph`."""
+    """A graph among the attributes of a node, as an operator function gets it:
+    `jaxport.importer.running.evaluate.Subgraph`.
+    """
 
     @property
     def input_names(self) -> list[str]:
@@ -110,7 +79,9 @@ class GraphFunction(LoopBody, Protocol):
         ...
 
     def input_sizes(self, index: int, /) -> tuple[int | None, ...] | None:
-        """Return the sizes that the model declares for the input at `index`, None for an open one, if it declares any."""
+        """Return the sizes that the model declares for the input at `index`, None for an open one, if it declares
+        any.
+        """
         ...
 
     def input_dtype(self, index: int, /) -> np.dtype:
@@ -146,8 +117,8 @@ class Operator:
     """One operator from one version on: the function and the facts in its signature.
 
     `inputs` are the names of the positional inputs, `attributes` maps keyword names to defaults
-    (`inspect.Parameter.empty` if required). `lowering` takes an `ImageLayout` before the inputs and computes the same on
-    images in that layout; it is None for operators that are only defined in ONNX's own.
+    (`inspect.Parameter.empty` if required). `lowering` takes an `ImageLayout` before the inputs and computes the same
+    on images in that layout; it is None for operators that are only defined in ONNX's own.
     """
 
     domain: str

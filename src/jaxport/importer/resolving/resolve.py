@@ -36,8 +36,6 @@ from jaxport.importer.resolving.unchecked import is_ignored
 from jaxport.importer.values.dtypes import from_type_string
 from jaxport.importer.values.stored import attribute_value
 
-__all__ = ["resolve", "schema_in_force"]
-
 FIRST_IR_WITH_OPSETS = 3
 """Files of older versions have no opsets: their operators are those of version 1."""
 
@@ -237,8 +235,13 @@ class _Resolver:
         label = operator_name(node)
         if served:
             why = f"version {opset} is not supported; {', '.join(_range(entry) for entry in served)} is"
-        elif any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
-            why = "it runs a graph of its own, as text generation does; import the model inside it, and write the loop in JAX"
+        elif inside := [
+            name for name, attribute in node.attributes.items() if attribute.type is ir.AttributeType.GRAPH
+        ]:
+            why = (
+                f"it runs a graph of its own, as text generation does; import its `{inside[-1]}`, and write the "
+                "loop in JAX"
+            )
         elif node.domain in KNOWN_OPSETS and node.domain != "com.microsoft":
             why = "it is not implemented" if schema else "ONNX has no such operator at this version"
         else:

@@ -20,8 +20,6 @@ from jaxport.importer.limits import budget_in_force
 from jaxport.importer.resolving.graph import Attribute, Body, BoundNode, describe
 from jaxport.importer.values.host import HostValue, RuntimeValue, is_array
 
-__all__ = ["bytes_of", "check_results", "check_window", "foresee"]
-
 MOST_NUMBERS = 64
 """The largest input whose elements may be sizes, and are multiplied; of a larger one its own size counts."""
 

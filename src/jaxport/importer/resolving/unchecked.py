@@ -14,8 +14,6 @@ from jaxport.importer.resolving.registry import KNOWN_OPSETS, lookup
 from jaxport.onnx_facts import WITHOUT_ATTRIBUTE_CHECK
 from jaxport.printable import printable
 
-__all__ = ["is_ignored", "tell_ignored", "unknown_attributes"]
-
 
 def is_ignored(node: ir.Node) -> bool:
     """Whether ONNX Runtime ignores attributes of a node that its operator does not have."""

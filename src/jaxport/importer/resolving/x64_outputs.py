@@ -13,8 +13,6 @@ from jaxport.importer.values.dtypes import canonical, dtype_of
 from jaxport.onnx_facts import CHOICES, MEASURES, MODULAR, SIGN_CHANGES
 from jaxport.printable import printable
 
-__all__ = ["computed_narrower", "declared_wider", "warning_of"]
-
 _DOUBLE = np.dtype(np.float64)
 _EXACT = CHOICES | SIGN_CHANGES | {"Cast", "Constant"}
 """Operators of which converting to float32 before or after them gives the same, if what they give is a float."""
@@ -140,7 +138,9 @@ def _affected(
 
 
 def _shows_integers(node: BoundNode, doubles: Collection[ir.Value]) -> bool:
-    """Whether a node makes anything but floats of doubles that are large integers: float32 does not tell neighbours apart."""
+    """Whether a node makes anything but floats of doubles that are large integers: float32 does not tell neighbours
+    apart.
+    """
     if isinstance(node.target, BodyFunction):
         return False
     if is_op(node.node, "Cast") and isinstance(to := node.attributes.get("to"), int):
@@ -162,7 +162,9 @@ def _makes_double(node: BoundNode, index: int, doubles: set[ir.Value]) -> bool:
 
 
 def _makes(node: BoundNode, index: int, known: set[ir.Value], wanted: Collection[ir.DataType]) -> bool:
-    """Whether an output is of some dtypes, as those in `known` are, by the file, the schema, or the attribute of a cast."""
+    """Whether an output is of some dtypes, as those in `known` are, by the file, the schema, or the attribute of a
+    cast.
+    """
     value, kind = node.node.outputs[index], node.output_types[index]
     if isinstance(kind, int):
         return node.inputs[kind] in known

@@ -30,8 +30,6 @@ from jaxport.jaxprs.releases import is_outside_traces
 from jaxport.jaxprs.walk import equations_run
 from jaxport.printable import printable_lines
 
-__all__ = ["Calls"]
-
 MOST_KEPT = 64
 """The number of sets of shapes that stay compiled; beyond it, the least recently used one is dropped."""
 
@@ -45,7 +43,8 @@ MOST_EQUATIONS = 50_000
 """The largest number of equations to compile: a longer program was unrolled, and compile time grows with length."""
 
 MOST_CONSTANT = 2**28
-"""The bytes of weights that a caller's program may hold as constants without a warning: XLA copies them several times."""
+"""The bytes of weights that a caller's program may hold as constants without a warning: XLA copies them several times.
+"""
 
 Evaluate = Callable[[Mapping[str, "Array | Tensor"], Mapping[str, RuntimeValue], Key | None], tuple[RuntimeValue, ...]]
 
@@ -255,7 +254,8 @@ class Calls:
         if size > MOST_CONSTANT:
             self._warned = True
             warnings.warn(
-                f"{size / 1e9:.1f} GB of weights become constants of a jitted program, which XLA copies while it compiles; call "
+                f"{size / 1e9:.1f} GB of weights become constants of a jitted program, which XLA copies while it "
+                "compiles; call "
                 "`program(x)` without `jax.jit`, which compiles it with its weights as arguments, or pass them: "
                 "`jax.jit(program.apply)(program.params, x)`",
                 stacklevel=4,

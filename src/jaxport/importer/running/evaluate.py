@@ -52,8 +52,6 @@ from jaxport.importer.values.recording import Recorded, active, check_size
 from jaxport.importer.values.stored import tensor_value
 from jaxport.jaxprs import InconclusiveDimensionOperation
 
-__all__ = ["LARGE", "Observer", "Subgraph", "evaluate", "evaluate_blocks", "observed", "observing"]
-
 Observer = Callable[[BoundNode, Sequence[RuntimeValue], Sequence[RuntimeValue]], None]
 """Called with each node that was evaluated, its inputs and its outputs."""
 
@@ -76,7 +74,9 @@ def observed() -> bool:
 
 
 class Subgraph:
-    """A graph attribute as an operator function sees it: called with the body's inputs, it returns a tuple of outputs."""
+    """A graph attribute as an operator function sees it: called with the body's inputs, it returns a tuple of
+    outputs.
+    """
 
     def __init__(self, body: Body, scope: EvaluationScope):
         self.body, self.scope = body, scope
@@ -95,7 +95,9 @@ class Subgraph:
         return any(value.name == name and bool(value.uses()) for value in self.body.inputs)
 
     def input_sizes(self, index: int) -> tuple[int | None, ...] | None:
-        """Return the sizes that the model declares for the input at `index`, None for an open one, if it declares any."""
+        """Return the sizes that the model declares for the input at `index`, None for an open one, if it declares
+        any.
+        """
         declared = self.body.inputs[index].shape
         return None if declared is None else tuple(n if isinstance(n, int) else None for n in declared.dims)
 
@@ -269,7 +271,9 @@ def _explained(error: Exception, node: BoundNode) -> Exception:
 
 
 def _undecided(error: Exception, node: BoundNode) -> Exception:
-    """Return the error to raise for an `If` of which not all branches can be traced, though its inputs could say which runs."""
+    """Return the error to raise for an `If` of which not all branches can be traced, though its inputs could say which
+    runs.
+    """
     if isinstance(error, ValueNotKnown) and error.headline == BRANCH_NOT_KNOWN:
         return error  # of an `If` inside
     if isinstance(error, ModelError) and not error.where:
@@ -286,7 +290,8 @@ def _undecided(error: Exception, node: BoundNode) -> Exception:
             Refusal(
                 node.node.op_type,
                 describe(node.node),
-                f"{names} {decides} which branch runs, and one of the branches cannot be traced: give the value, as a NumPy "
+                f"{names} {decides} which branch runs, and one of the branches cannot be traced: give the value, as a "
+                "NumPy "
                 f"scalar that the jitted function closes over, or by `to_onnx(…, static_params={{{values}}})` or "
                 f"`to_source(inputs={{{values}}})`; the branch fails: {why.partition(chr(10))[0]}",
             )
@@ -477,12 +482,18 @@ def _not_known(node: BoundNode, subject: str, bounded: bool = False, sizes: Sequ
     instead = (
         f"say how large its result is at most: `from_onnx(…, sizes={{{name!r}: bound}})`"
         if bounded
-        else "pass those inputs as NumPy arrays that the jitted function closes over, or give them to `to_source(inputs={name: value})`"
+        else (
+            "pass those inputs as NumPy arrays that the jitted function closes over, or give them to "
+            "`to_source(inputs={name: value})`"
+        )
     )
     why = f"it depends on the values of inputs; call the program outside `jax.jit`, or {instead}"
     if sizes and not bounded:
         names = " and ".join(f"`{size}`" for size in sizes)
-        why = f"it is computed in floating point from {names}, which is open; give a number for each such size: `inputs={{…}}`"
+        why = (
+            f"it is computed in floating point from {names}, which is open; give a number for each such size: "
+            f"`inputs={{…}}`"
+        )
     headline = f"{subject} of an operation has to be known before the program is traced"
     return ValueNotKnown(headline, [Refusal(node.node.op_type, describe(node.node), why)])
 

@@ -1,4 +1,6 @@
-"""Products of values in half precision that a file computes in float32, for want of a kernel: computed as JAX does it."""
+"""Products of values in half precision that a file computes in float32, for want of a kernel: computed as JAX does
+it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,6 @@ from jaxport.importer.resolving.layouts import as_image
 from jaxport.importer.running.scope import EvaluationScope
 from jaxport.importer.values.host import RuntimeValue, Tensor
 from jaxport.importer.values.image_layout import ImageLayout
-
-__all__ = ["of_halves"]
 
 
 def of_halves(

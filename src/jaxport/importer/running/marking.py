@@ -1,4 +1,6 @@
-"""The calls of operators as blocks, so that an export writes the operators of the file instead of what they consist of."""
+"""The calls of operators as blocks, so that an export writes the operators of the file instead of what they consist
+of.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,6 @@ from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.image_layout import HWIO, OIHW, order
 from jaxport.onnx_facts import DECODERS, PRIMITIVES, STATISTICS
 from jaxport.onnx_facts.operation import FEW, OPERATION, ArrayOperand, KnownOperand, Operation
-
-__all__ = ["boundary", "call", "is_alias"]
 
 WRITTEN = int | float | str | tuple | HostValue
 """The types of the attributes that an export can write: bodies are not among them."""
@@ -68,7 +68,9 @@ def is_alias(node: BoundNode) -> bool:
 
 
 def _is_array(node: BoundNode, index: int, x: RuntimeValue) -> bool:
-    """Whether an input is an argument of the block: stored values that a decoder enlarges are, though they are known."""
+    """Whether an input is an argument of the block: stored values that a decoder enlarges are, though they are
+    known.
+    """
     decoded = index == 0 and node.node.op_type in DECODERS
     return isinstance(x, jax.Array) or (decoded and isinstance(x, HostValue) and not x.symbolic)
 

@@ -14,8 +14,6 @@ from jaxport.importer.values.image_layout import PLACES
 from jaxport.importer.values.namespaces import jnp
 from jaxport.jaxprs import Parameters
 
-__all__ = ["EvaluationScope"]
-
 
 class EvaluationScope:
     """The values of one body while it is evaluated, nested in those of the bodies around it.

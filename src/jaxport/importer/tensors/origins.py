@@ -14,8 +14,6 @@ import numpy as np
 from jaxport.errors import InvalidArgument, boundary
 from jaxport.files import checked_path, existing_file
 
-__all__ = ["ORIGINS", "WeightOrigin", "read_back", "stored"]
-
 ORIGINS = "origins"
 """The key in the metadata of a file of weights: where each of its tensors comes from, as JSON."""
 BESIDE = "model.safetensors"
@@ -27,8 +25,8 @@ class WeightOrigin(NamedTuple):
 
     Attributes:
       tensor: the name of the tensor of the model.
-      axes: the order that the axes of that tensor, or of its part, have in the weight; None if they have the same elements
-        in the same order, in another shape.
+      axes: the order that the axes of that tensor, or of its part, have in the weight; None if they have the same
+        elements in the same order, in another shape.
       part: where the weight begins and ends in the elements of the tensor; None if it has all of them.
     """
 
@@ -41,8 +39,8 @@ def read_back(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray]) -
     """Return tensors of a model with the values that a file of weights gives them.
 
     Args:
-      path: a file of safetensors with the weights of printed source. Its metadata says where each comes from, or that of
-        `model.safetensors` in the same folder.
+      path: a file of safetensors with the weights of printed source. Its metadata says where each comes from, or that
+        of `model.safetensors` in the same folder.
       tensors: the tensors of the model by name, in the model's own order of axes.
 
     Raises:

@@ -9,8 +9,6 @@ from typing import Any
 import jax
 from jax.tree_util import DictKey
 
-__all__ = ["Params"]
-
 _UNREAD = object()
 
 

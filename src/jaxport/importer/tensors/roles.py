@@ -1,8 +1,9 @@
 """What the values of a model are: which inputs decide shapes, and which initializers are parameters.
 
 This is the only definition of a parameter. An initializer is a parameter, which training changes, a statistic, which is
-other state of the model, such as what calls in training change, or a constant. The metadata of a file of ours says it (`jaxport.roles`); elsewhere the places where it is used do,
-and the name that its exporter gave it. Neither its size nor whether a `Constant` node held it decides.
+other state of the model, such as what calls in training change, or a constant. The metadata of a file of ours says it
+(`jaxport.roles`); elsewhere the places where it is used do, and the name that its exporter gave it. Neither its size
+nor whether a `Constant` node held it decides.
 """
 
 from __future__ import annotations
@@ -34,8 +35,6 @@ from jaxport.onnx_facts import (
     STATISTICS,
     WEIGHTS,
 )
-
-__all__ = ["TRAINABLE", "Role", "kernels", "roles", "static_values"]
 
 TRAINABLE = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 
@@ -111,8 +110,8 @@ PYTORCH = "pytorch"
 _COMPUTED = re.compile(r"/.*/Constant(_\d+)?_output_0")
 """The names of tensors that PyTorch's traced code made, such as a number that it computes with."""
 _KIND, _PERSISTENT = (f"pkg.torch.export.graph_signature.InputSpec.{key}" for key in ("kind", "persistent"))
-"""The metadata of an initializer in which PyTorch's newer exporter says what it is: a parameter, or a buffer, and whether the
-state dict has that."""
+"""The metadata of an initializer in which PyTorch's newer exporter says what it is: a parameter, or a buffer, and
+whether the state dict has that."""
 _OF_PADDLE = re.compile(r"[a-z]\w*_\d+\.[wb]_\d+")
 """The names that PaddlePaddle gives parameters: `conv2d_0.w_0`."""
 _PATH = re.compile(r"(\w+\.)+[A-Za-z_]\w*", re.ASCII)
@@ -123,20 +122,24 @@ _BUFFER = re.compile(r"(?i)(\w+_)?(anchors?|anchor_grid|prior(s|_?box(es)?)?|gri
 
 
 def _scales(body: Body) -> set[ir.Value]:
-    """Return what the step of a value that is quantized in each call is multiplied by: the scales of quantized weights."""
+    """Return what the step of a value that is quantized in each call is multiplied by: the scales of quantized
+    weights.
+    """
     steps = {node.outputs[1] for node in body.nodes if node.node.op_type == "DynamicQuantizeLinear"}
     products = [node for node in body.nodes if node.node.op_type == "Mul" and not steps.isdisjoint(node.inputs)]
     return {value for node in products for value in node.inputs if value is not None and value not in steps}
 
 
 def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[ir.Value, Role]:
-    """Return the roles that follow from the nodes that use initializers, and from names that an exporter did not make up.
+    """Return the roles that follow from the nodes that use initializers, and from names that an exporter did not make
+    up.
 
-    PyTorch's newer exporter tells parameters and buffers apart; a buffer that the state dict has is a statistic. Elsewhere a tensor is no parameter if a node uses it as a
-    constant: as an exponent, a scale, a mask, the frequencies of sines and cosines, the initial state of a loop, or only to
-    compare with; or if it is the table of sines of positions, or a window. One number may be anything, so it is one only
-    where operators have their weights. What is no weight of an operator needs an owner: a table in which rows are looked up,
-    a name that someone gave it, or a single axis, as a scale has; the boxes of a detector are a constant.
+    PyTorch's newer exporter tells parameters and buffers apart; a buffer that the state dict has is a statistic.
+    Elsewhere a tensor is no parameter if a node uses it as a constant: as an exponent, a scale, a mask, the frequencies
+    of sines and cosines, the initial state of a loop, or only to compare with; or if it is the table of sines of
+    positions, or a window. One number may be anything, so it is one only where operators have their weights. What is no
+    weight of an operator needs an owner: a table in which rows are looked up, a name that someone gave it, or a single
+    axis, as a scale has; the boxes of a detector are a constant.
     """
     uses = _uses(body, {})
     angles = _only_for(body, {"Cos", "Sin"}, _MOVED | _TURNED)

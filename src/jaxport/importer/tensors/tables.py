@@ -1,10 +1,10 @@
-"""Tensors of a file that nobody trains, though nothing but their values says so: tables of sines, masks, and windows."""
+"""Tensors of a file that nobody trains, though nothing but their values says so: tables of sines, masks, and
+windows.
+"""
 
 from __future__ import annotations
 
 import numpy as np
-
-__all__ = ["is_table", "is_window"]
 
 TOLERANCE = 2e-3
 """The largest difference of a table from sines: an angle of a few thousand in float32 is that exact."""

@@ -26,13 +26,13 @@ from jaxport.jaxprs import Array
 from jaxport.jaxprs.identity import owned
 from jaxport.jaxprs.meshes import on_host
 
-__all__ = ["Shardings", "Weights"]
-
 Shardings = Mapping[str, Sharding] | Callable[[str, jax.ShapeDtypeStruct], Sharding | None]
 """Where parameters live: by name, or as a function of the name and the shape and dtype of each."""
 
 LARGE = 2**26
-"""The bytes of parameters beyond which `params` is no plain dict: one that mixes with no others in JAX, but reads one by one."""
+"""The bytes of parameters beyond which `params` is no plain dict: one that mixes with no others in JAX, but reads one
+by one.
+"""
 
 Held = TypeVar("Held", bound="Array | Tensor")
 

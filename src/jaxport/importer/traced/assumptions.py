@@ -1,7 +1,7 @@
 """What has to hold for sizes that only have names: conditions, solved as far as arithmetic decides them.
 
-A file declares `[batch, 3, height, width]`, and its network halves an image, doubles it again, and joins it with the image:
-`2*floordiv(height, 2) == height`. That holds for even heights, so `height` becomes `2*height`.
+A file declares `[batch, 3, height, width]`, and its network halves an image, doubles it again, and joins it with the
+image: `2*floordiv(height, 2) == height`. That holds for even heights, so `height` becomes `2*height`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from jaxport.importer.traced.conditions import (
 from jaxport.importer.values.host import Undecided
 from jaxport.jaxprs import Dim
 from jaxport.jaxprs.dim_text import symbols
-from jaxport.jaxprs.dims import evaluate, solve_linear
+from jaxport.jaxprs.dims import evaluate
 from jaxport.sizes.conditions import SizeComparison
-
-__all__ = ["Assumptions", "Bounds", "demand", "example", "place_of", "with_assumptions"]
+from jaxport.sizes.sums import only_name
 
 MOST_ROUNDS = 40
 LARGEST_FACTOR = 64
@@ -47,8 +46,8 @@ class Assumptions:
     """What is assumed of sizes.
 
     Attributes:
-      constraints: inequalities, as `jax.export.symbolic_shape` takes them: `length <= 512` if a model slices its positions
-        from a table of 512.
+      constraints: inequalities, as `jax.export.symbolic_shape` takes them: `length <= 512` if a model slices its
+        positions from a table of 512.
       sizes: an expression in place of a name: `2*height`.
       because: the node that needs it, by the text of the assumption.
       read: the names of sizes that are elements of inputs. A check of such an input may ask for any equality.
@@ -139,7 +138,7 @@ class Assumptions:
 
 
 def _size_line(name: str, text: str) -> str:
-    linear = solve_linear(jax.export.symbolic_shape(text)[0]) if not text.isdecimal() else None
+    linear = only_name(text)
     if linear is None or linear[0] != name:
         return f"`{name}` has to be {text}" if text.isdecimal() else f"`{name}` has to be `{text}`"
     _, factor, offset = linear
@@ -199,8 +198,8 @@ def _with_one(
     A world is a set of assumptions: what a comparison of sizes leaves open is true in one, and false in the other. If
     `prefers_first`, the first world that succeeds is taken without trying the other.
 
-    Exporters compare a size with 1 where they remove an axis: any other size is the usual one. Images so small that the size
-    of a window's result would be negative are not: where both signs fit, the usual one is assumed, and checked.
+    Exporters compare a size with 1 where they remove an axis: any other size is the usual one. Images so small that the
+    size of a window's result would be negative are not: where both signs fit, the usual one is assumed, and checked.
     """
     results: list[Result] = []
     for world in worlds:
@@ -228,7 +227,9 @@ def _sides(assumed: Assumptions, condition: Condition, where: str) -> list[Assum
 
 
 def _worlds(assumed: Assumptions, undecided: Undecided, where: str) -> list[Assumptions]:
-    """Return the assumptions for either result of a comparison, that of unequal sizes first; none if they are no bounds."""
+    """Return the assumptions for either result of a comparison, that of unequal sizes first; none if they are no
+    bounds.
+    """
     asked = SizeComparison(undecided.left, undecided.symbol, undecided.right)
     if len(asked.names) != 1:
         return []
@@ -349,7 +350,8 @@ def _with_inequality(assumed: Assumptions, condition: Inequality, where: str) ->
 
 @functools.cache
 def _identity(condition: Equality) -> str | None:
-    """Return an equality that holds for all sizes, and that JAX does not see: of quotients of quotients; None of others.
+    """Return an equality that holds for all sizes, and that JAX does not see: of quotients of quotients; None of
+    others.
 
     >>> _identity(Equality("floordiv(floordiv(n - 127, 64) - 6, 3) + 2", "floordiv(n - 127, 192)", False))
     'floordiv(floordiv(n - 127, 64) - 6, 3) == floordiv(n - 127, 192) - 2'
@@ -458,7 +460,9 @@ def demand(error: Exception) -> str:
 
 
 def example(condition: Condition) -> dict[str, str]:
-    """Return sizes by name for which a condition holds, if some are found: expressions, or else one number for all names."""
+    """Return sizes by name for which a condition holds, if some are found: expressions, or else one number for all
+    names.
+    """
     if isinstance(condition, Inequality):
         return {}
     left, right, _ = condition

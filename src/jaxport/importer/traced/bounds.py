@@ -13,8 +13,6 @@ from jaxport.importer.traced.assumptions import Assumptions, with_assumptions
 from jaxport.importer.traced.input_specs import input_specs
 from jaxport.jaxprs import Dim, dims
 
-__all__ = ["bounds_are_told"]
-
 
 @contextmanager
 def bounds_are_told(program: ImportedProgram) -> Iterator[dict[str, object]]:

@@ -15,8 +15,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.importer.values.host import SizesDiffer, SizesNeeded
 from jaxport.jaxprs.dim_text import parse, split_sizes, symbols
 from jaxport.jaxprs.dims import evaluate, same
-
-__all__ = ["Condition", "Equality", "Inequality", "balanced", "causes", "names_in", "needed"]
+from jaxport.sizes.sums import size_sum
 
 
 class Equality(NamedTuple):
@@ -114,9 +113,9 @@ def _reduced(divided: str, divisor: str) -> tuple[str, str]:
         name: jax.export.symbolic_shape(name, scope=scope)[0] for name in sorted(symbols(f"{divided} + {divisor}"))
     }
     for name in sorted(symbols(divisor)):
-        once, twice = ([evaluate(side, {**values, name: n}) for side in (divided, divisor)] for n in (1, 2))
-        if all(map(same, twice, (2 * side for side in once))):
-            divided, divisor = map(str, once)
+        parts = [size_sum(side).split(size_sum(name)) for side in (divided, divisor)]
+        if all(rest.value == 0 and name not in symbols(str(whole)) for whole, rest in parts):
+            divided, divisor = (str(evaluate(side, {**values, name: 1})) for side in (divided, divisor))
     return divided, divisor
 
 

@@ -1,7 +1,8 @@
-"""Sizes that follow from values, such as how many elements are not zero: where a target has them as it runs, they are names.
+"""Sizes that follow from values, such as how many elements are not zero: where a target has them as it runs, they are
+names.
 
-JAX has no arrays of such sizes. A tensor of Rust has its sizes when the program runs, so that a printed crate may compute what
-a jitted program cannot: `NonZero` of a matrix is traced with the shape `[2, count]`.
+JAX has no arrays of such sizes. A tensor of Rust has its sizes when the program runs, so that a printed crate may
+compute what a jitted program cannot: `NonZero` of a matrix is traced with the shape `[2, count]`.
 
 A count may be 0: an `If` on whether anything was found has no branch that is known.
 """
@@ -25,8 +26,6 @@ from jaxport.importer.traced.read_sizes import ReadSizes
 from jaxport.importer.traced.zero_sizes import SUFFIX, size_text, with_zero
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.jaxprs.dim_text import symbols
-
-__all__ = ["counted_size", "counting", "counts_anew", "is_counting", "uncounted"]
 
 
 @dataclass(eq=False)

@@ -1,4 +1,6 @@
-"""The inputs of a program as JAX takes them while it traces: the sizes that the model declares, or that a user gives."""
+"""The inputs of a program as JAX takes them while it traces: the sizes that the model declares, or that a user
+gives.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,6 @@ from jaxport.jaxprs import Dim
 from jaxport.jaxprs.dim_text import FUNCTIONS, symbols
 from jaxport.jaxprs.dims import constraints_of, evaluate, static
 
-__all__ = ["input_specs", "is_spec", "read_specs"]
-
 LONGEST_EXPRESSION = 200
 LARGE_SIZE = 10**6
 """A size at which no meaningful expression of sizes is negative, or divides by zero."""
@@ -47,13 +47,14 @@ def input_specs(
     read: Mapping[str, int] = MappingProxyType({}),
     empty: Collection[str] = (),
 ) -> dict[str, InputSpec]:
-    """Return a `jax.ShapeDtypeStruct` for each input of the model that is not known, with the model's own names for open sizes.
+    """Return a `jax.ShapeDtypeStruct` for each input of the model that is not known, with the model's own names for
+    open sizes.
 
     Args:
       program: the imported model.
       assumed: what is assumed of the sizes.
-      inputs: specs of some inputs, as `read_specs` returns them. Where the model gives a size of theirs a name, that stands
-        for the size in other inputs, too.
+      inputs: specs of some inputs, as `read_specs` returns them. Where the model gives a size of theirs a name, that
+        stands for the size in other inputs, too.
       known: the names of inputs whose values are known.
       read: the inputs that stand as `ReadSizes`, since their elements are sizes; each with the smallest one.
       empty: the sizes that may be 0, as the model has them.
@@ -140,8 +141,8 @@ def read_specs(
 ) -> tuple[dict[str, InputSpec], dict[str, object], tuple[str, ...]]:
     """Return the inputs that a user describes by their sizes, the values of the others, and constraints on the sizes.
 
-    A tuple is a shape, as `to_onnx` takes it: `("batch", 3, "32*h", "32*w")`; None stands for what the model declares. One of numbers only is a value if the model
-    declares another rank, or if the input's values decide shapes.
+    A tuple is a shape, as `to_onnx` takes it: `("batch", 3, "32*h", "32*w")`; None stands for what the model declares.
+    One of numbers only is a value if the model declares another rank, or if the input's values decide shapes.
 
     Args:
       program: the imported model.
@@ -250,7 +251,8 @@ def _bound(program: ImportedProgram, given: Mapping[str, object]) -> dict[str, D
 class _Names:
     """The names of open sizes, as JAX takes them.
 
-    A text such as `past + 1` is an expression if its names are names of sizes, as `n` is beside `4*n`; anything else is a name.
+    A text such as `past + 1` is an expression if its names are names of sizes, as `n` is beside `4*n`; anything else is
+    a name.
 
     Args:
       texts: the sizes as the model has them.

@@ -1,7 +1,7 @@
 """Inputs whose elements are sizes: where a target reads them as it runs, they are traced as names of sizes.
 
-JAX fixes sizes while it traces. A tensor of Rust has its sizes when the program runs, so that a printed crate may read them
-from an input: `ConstantOfShape(shape)` is traced with the shape `[shape_0, shape_1]`.
+JAX fixes sizes while it traces. A tensor of Rust has its sizes when the program runs, so that a printed crate may read
+them from an input: `ConstantOfShape(shape)` is traced with the shape `[shape_0, shape_1]`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from jaxport.jaxprs.dim_text import symbols
 from jaxport.jaxprs.dims import evaluate, is_broken
 from jaxport.onnx_facts import CHOICES
 from jaxport.sizes.conditions import SizeComparison
-
-__all__ = ["ReadSizes", "elements_for", "readable"]
 
 MOST_SIZES = 8
 """Elements of an input that are sizes: no tensor of Burn has more axes."""
@@ -48,14 +46,16 @@ class ReadSizes:
 
 
 InputSpec: TypeAlias = "jax.ShapeDtypeStruct | ReadSizes | Sequence[InputSpec]"
-"""What describes an input: its shape and dtype, those of a sequence of arrays, or sizes that are read from its elements."""
+"""What describes an input: its shape and dtype, those of a sequence of arrays, or sizes that are read from its
+elements.
+"""
 
 
 def readable(program: ImportedProgram, given: Collection[str]) -> dict[str, int]:
     """Return the inputs whose elements may be read as sizes, each with the smallest one that it may have.
 
-    They are vectors of integers, or single ones, whose values decide shapes. A size is 1 or more, as those with names are in
-    JAX; where a slice, a range or padding begins may be 0.
+    They are vectors of integers, or single ones, whose values decide shapes. A size is 1 or more, as those with names
+    are in JAX; where a slice, a range or padding begins may be 0.
 
     Args:
       program: the imported model.

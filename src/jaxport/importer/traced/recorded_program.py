@@ -25,8 +25,6 @@ from jaxport.jaxprs import Dim
 from jaxport.jaxprs.dim_text import symbols
 from jaxport.jaxprs.dims import evaluate
 
-__all__ = ["Fixed", "RecordedProgram", "arguments", "completed", "record", "record_once"]
-
 LONGEST_VALUE = 60
 
 
@@ -39,11 +37,11 @@ class RecordedProgram:
     """A program as steps between variables.
 
     `inputs` maps the names of the inputs that are arguments to their trees of variables; the others were known, and the
-    steps are for their values: `known` has them. `outputs` are trees of variables, host values and None, one for each output.
-    `assumed` is what the sizes have to be, and `fixed` where inputs have an open size that has to be something else: by input and
-    axis, the text of the size and what it is. `read` has the elements of those inputs that are sizes, as numbers and dims, and
-    `counted` the sizes that follow from values, each with the least and the most that it may be.
-    `is_finite` says that guards against NaN, which finite inputs and weights do
+    steps are for their values: `known` has them. `outputs` are trees of variables, host values and None, one for each
+    output. `assumed` is what the sizes have to be, and `fixed` where inputs have an open size that has to be something
+    else: by input and axis, the text of the size and what it is. `read` has the elements of those inputs that are
+    sizes, as numbers and dims, and `counted` the sizes that follow from values, each with the least and the most that
+    it may be. `is_finite` says that guards against NaN, which finite inputs and weights do
     not need, are left out.
     """
 
@@ -80,11 +78,12 @@ def record(program: ImportedProgram, inputs: Mapping[str, object] | None = None)
 
     Args:
       program: the imported model.
-      inputs: by name, the sizes of an input that stays an argument, as `read_specs` takes them, and an array for one that
-        decides shapes. Omitted inputs have the sizes that the model declares.
+      inputs: by name, the sizes of an input that stays an argument, as `read_specs` takes them, and an array for one
+        that decides shapes. Omitted inputs have the sizes that the model declares.
 
     Raises:
-      ValueNotKnown: a shape depends on the values of an input that stays an argument, or open sizes have to be other ones.
+      ValueNotKnown: a shape depends on the values of an input that stays an argument, or open sizes have to be other
+        ones.
     """
     return completed(program, inputs, lambda inputs: record_once(program, inputs))
 
@@ -102,8 +101,8 @@ def completed(
       program: the imported model.
       inputs: as `record` takes them.
       attempt: records the program on specs and values of all inputs.
-      reads_sizes: whether the recording is for a target whose arrays have their sizes as the program runs: it may read them from
-        the elements of inputs, and count what a value has.
+      reads_sizes: whether the recording is for a target whose arrays have their sizes as the program runs: it may read
+        them from the elements of inputs, and count what a value has.
       may_be_empty: whether such a target has caches that begin empty.
 
     Raises:
@@ -156,7 +155,9 @@ def _places(specs: Mapping[str, InputSpec]) -> dict[str, int]:
 
 
 def _fixed(declared: Mapping[str, InputSpec], traced: Mapping[str, InputSpec]) -> dict[str, Fixed]:
-    """Return where inputs were traced with a number, or with another size, in place of an open one, and where with that size."""
+    """Return where inputs were traced with a number, or with another size, in place of an open one, and where with that
+    size.
+    """
     arrays = {
         name: (own, spec)
         for name, spec in traced.items()
@@ -181,7 +182,9 @@ def _fixed(declared: Mapping[str, InputSpec], traced: Mapping[str, InputSpec]) -
 
 
 def _refused(error: JaxportError, conditions: Sequence[Condition], specs: Mapping[str, InputSpec]) -> ValueNotKnown:
-    """Return the refusal of sizes that are not what they have to be, with the inputs for which they are, if those are known."""
+    """Return the refusal of sizes that are not what they have to be, with the inputs for which they are, if those are
+    known.
+    """
     sizes = {name: size for condition in conditions for name, size in example(condition).items()}
     shapes = {name: spec.shape for name, spec in specs.items() if isinstance(spec, jax.ShapeDtypeStruct)}
     changed = [

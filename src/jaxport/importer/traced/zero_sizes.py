@@ -1,8 +1,8 @@
 """Sizes with names that may be 0.
 
-A name stands for a size of 1 or more in JAX, which then decides what happens at 0 without being asked. So a size that may be 0,
-`past`, is traced as `past_and_1 - 1`: what depends on whether it is 0 is not decided. Texts for people and printed source have
-`past`.
+A name stands for a size of 1 or more in JAX, which then decides what happens at 0 without being asked. So a size that
+may be 0, `past`, is traced as `past_and_1 - 1`: what depends on whether it is 0 is not decided. Texts for people and
+printed source have `past`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from jaxport.importer.traced.assumptions import Assumptions
 from jaxport.importer.traced.conditions import names_in
 from jaxport.importer.values.host import Dim, is_dim
 from jaxport.jaxprs.dim_text import symbols
-from jaxport.jaxprs.dims import evaluate, known, solve_linear
-
-__all__ = ["appended", "may_be_nothing", "size_text", "spelled_assumptions", "with_zero"]
+from jaxport.jaxprs.dims import evaluate, known
+from jaxport.sizes.sums import only_name
 
 SUFFIX = "_and_1"
 """The end of a name that stands for a size and 1."""
@@ -82,8 +81,7 @@ def _constraint(text: str) -> str:
         return text
     left, comparison, right = re.split(" ?([<>=]=) ?", text)
     sides = size_text(left), size_text(right)
-    names = {name: jax.export.symbolic_shape(name)[0] for name in names_in(sides[0])}
-    linear = solve_linear(evaluate(sides[0], names)) if len(names) == 1 else None
+    linear = only_name(sides[0])
     if linear is None or not sides[1].isdecimal():
         return f"{sides[0]} {comparison} {sides[1]}"
     name, scale, offset = linear

@@ -8,8 +8,6 @@ import onnx_ir as ir
 
 from jaxport.errors import AGAIN, ModelError
 
-__all__ = ["STRING", "canonical", "dtype_of", "from_type_string"]
-
 STRING = np.dtype(object)
 """The dtype of a tensor of strings: NumPy holds Python strings as objects."""
 
@@ -42,7 +40,8 @@ def dtype_of(code: int, where: str = "") -> np.dtype:
 
 
 def from_type_string(text: str) -> np.dtype | None:
-    """Return the dtype that a schema's type string names, or None if it is not a tensor type, or one that onnx_ir lacks.
+    """Return the dtype that a schema's type string names, or None if it is not a tensor type, or one that onnx_ir
+    lacks.
 
     >>> from_type_string("tensor(int64)"), from_type_string("seq(tensor(int64))")
     (dtype('int64'), None)

@@ -20,8 +20,6 @@ from jaxport.jaxprs import Dim, PythonFunction
 from jaxport.jaxprs.dims import rounded_down
 from jaxport.onnx_facts.integers import quotient
 
-__all__ = ["LARGEST_CREATED", "fold"]
-
 LARGEST_CREATED = 4096
 """Elements that folding may create out of fewer: a larger mask or table is cheaper as array code."""
 
@@ -278,7 +276,8 @@ _BROADCASTING = (
         f"jnp.{name}"
         for name in (
             "add subtract multiply power bitwise_and bitwise_or bitwise_xor left_shift right_shift logical_and "
-            "logical_or logical_xor equal not_equal less less_equal greater greater_equal maximum minimum where mod fmod "
+            "logical_or logical_xor equal not_equal less less_equal greater greater_equal maximum minimum where mod "
+            "fmod "
             "broadcast_arrays"
         ).split()
     }
@@ -290,7 +289,8 @@ _SYMBOLIC = {
     f"jnp.{name}"
     for name in (
         "add subtract multiply mod negative concatenate stack expand_dims squeeze reshape ravel transpose "
-        "swapaxes moveaxis flip roll sum prod cumsum cumprod split where take clip maximum minimum atleast_1d hstack vstack pad "
+        "swapaxes moveaxis flip roll sum prod cumsum cumprod split where take clip maximum minimum atleast_1d hstack "
+        "vstack pad "
         "broadcast_arrays broadcast_to equal not_equal less less_equal greater greater_equal"
     ).split()
 } | _DIVIDING

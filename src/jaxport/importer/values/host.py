@@ -26,25 +26,13 @@ from jaxport.jaxprs.aliases import SymbolicDim
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-__all__ = [
-    "HostValue",
-    "Key",
-    "RuntimeValue",
-    "SizesDiffer",
-    "SizesNeeded",
-    "Tensor",
-    "Undecided",
-    "as_array",
-    "dims_compare",
-    "has_stand_ins",
-    "host",
-    "is_array",
-    "is_dim",
-]
-
-
-RuntimeValue: TypeAlias = "Tensor | HostValue | np.ndarray | Sequence[RuntimeValue] | Mapping[str, RuntimeValue] | Mapping[int, RuntimeValue] | None"
-"""What an edge of a graph carries while the graph runs: a tensor, a sequence or a map of values, or None for what is absent."""
+RuntimeValue: TypeAlias = (
+    "Tensor | HostValue | np.ndarray | Sequence[RuntimeValue] | Mapping[str, RuntimeValue] | "
+    "Mapping[int, RuntimeValue] | None"
+)
+"""What an edge of a graph carries while the graph runs: a tensor, a sequence or a map of values, or None for what is
+absent.
+"""
 
 Key = Array
 """A key of `jax.random`, or the numbers that it consists of."""
@@ -87,9 +75,9 @@ class Tensor(Protocol):
     """What operators compute on: an array of JAX or NumPy, a tracer, a `Recorded` value or a `HostValue`.
 
     It is the part of an array's interface that operators may use directly; everything else goes through
-    `jaxport.importer.values.namespaces`. The operators of `HostValue` are set in a loop, which type checkers do not see:
-    `Tensor | HostValue` names it beside the others. Operands are `Any`: arrays of JAX take no more than arrays and numbers,
-    host values take sizes, too.
+    `jaxport.importer.values.namespaces`. The operators of `HostValue` are set in a loop, which type checkers do not
+    see: `Tensor | HostValue` names it beside the others. Operands are `Any`: arrays of JAX take no more than arrays and
+    numbers, host values take sizes, too.
     """
 
     @property

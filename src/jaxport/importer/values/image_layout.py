@@ -1,7 +1,8 @@
 """The orders of axes that images and kernels of convolutions may have while a program runs.
 
-ONNX has images as (batch, channels, *spatial) and kernels as (out, in, *spatial). An operator on images is defined once,
-as a function whose first parameter is an `ImageLayout`. `jaxport.importer.resolving.layouts` decides which images have another.
+ONNX has images as (batch, channels, *spatial) and kernels as (out, in, *spatial). An operator on images is defined
+once, as a function whose first parameter is an `ImageLayout`. `jaxport.importer.resolving.layouts` decides which images
+have another.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ from jaxport.importer.names import given_name
 from jaxport.importer.values.host import HostValue, Tensor
 from jaxport.importer.values.namespaces import jnp
 from jaxport.jaxprs import Dim
-
-__all__ = ["CHANNELS_LAST", "HWIO", "LAST", "OIHW", "ONNX", "PLACES", "ImageLayout", "order"]
 
 Entry = TypeVar("Entry")
 
@@ -79,7 +78,9 @@ class ImageLayout:
         return jnp.reshape(parameter, (-1, *[1] * (x.ndim - 2)))
 
     def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """Return `x` plus a bias of shape (channels,), if there is one: exporters write zeros, under no name, for none."""
+        """Return `x` plus a bias of shape (channels,), if there is one: exporters write zeros, under no name, for
+        none.
+        """
         if bias is None or (isinstance(bias, HostValue) and not given_name(bias.name) and not bias.data.any()):
             return x
         return x + self.per_channel(bias, x)

@@ -26,22 +26,6 @@ from jaxport.importer.values.dtypes import STRING, canonical
 from jaxport.importer.values.host import HostValue, host
 from jaxport.importer.values.recording import Recordable, Recorded, active, lower, paused
 
-__all__ = [
-    "HELPERS",
-    "Namespace",
-    "at_once",
-    "cast",
-    "for_strings",
-    "grad",
-    "helper",
-    "jnp",
-    "known",
-    "lax",
-    "nn",
-    "random",
-    "vmap",
-]
-
 
 class Namespace:
     """A module of JAX whose functions are recordable; types, constants and submodules are its own.

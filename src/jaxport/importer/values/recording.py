@@ -29,22 +29,6 @@ from jaxport.jaxprs.identity import IdentityMap
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-__all__ = [
-    "Function",
-    "Recordable",
-    "Recorded",
-    "Recording",
-    "Step",
-    "Variable",
-    "active",
-    "check_size",
-    "lower",
-    "map_leaves",
-    "paused",
-    "recorded",
-    "recording_scope",
-]
-
 LARGEST_ARRAY = 2**44
 """The largest number of elements of an array."""
 
@@ -69,8 +53,8 @@ class Step:
     A `method` has its object first (`x.at[index].set(value)` has the index second), an `index` too; a `vmap` has the
     mapped function first, and the options of `jax.vmap` as `kwargs`.
 
-    The types of arguments and results are those of the function that `name` names: whoever reads a step knows them. `node` is
-    the node of the model, or what a printer made of it: a layer, a call or a loop.
+    The types of arguments and results are those of the function that `name` names: whoever reads a step knows them.
+    `node` is the node of the model, or what a printer made of it: a layer, a call or a loop.
     """
 
     form: Form
@@ -106,7 +90,9 @@ class Recording:
         args: tuple[object, ...],
         kwargs: Mapping[str, object] | None = None,
     ) -> Any:
-        """Call `function` on the live values behind the arguments, and record the call; the result is the function's."""
+        """Call `function` on the live values behind the arguments, and record the call; the result is the
+        function's.
+        """
         kwargs = kwargs or {}
         functions = IdentityMap[PythonFunction, Function]()
         live_args, live_kwargs = self._live(args, functions), self._live(dict(kwargs), functions)

@@ -13,8 +13,6 @@ from jaxport.errors import ModelError
 from jaxport.importer.names import given_name
 from jaxport.importer.values.host import HostValue
 
-__all__ = ["FOLDED", "attribute_value", "is_uniform", "originals", "tensor_value"]
-
 
 def tensor_value(tensor: ir.TensorProtocol) -> HostValue:
     """Return the elements of a tensor without copying them: memory-mapped, or in the model.
@@ -60,9 +58,9 @@ def is_uniform(tensor: ir.TensorProtocol) -> bool:
 def originals(read: Iterable[ir.Value]) -> dict[ir.Value, ir.Value]:
     """Return the weights that tell calls of modules apart, each with the first one that it is a copy of.
 
-    Exporters store a weight again for each call of its module, under a name that they make up. Those that say what they made
-    it of tell copies; of others, copies have the same elements, which are not all the same number. A vector of one repeated
-    value that is read once, such as a constant that is written for each call, tells nothing.
+    Exporters store a weight again for each call of its module, under a name that they make up. Those that say what they
+    made it of tell copies; of others, copies have the same elements, which are not all the same number. A vector of one
+    repeated value that is read once, such as a constant that is written for each call, tells nothing.
 
     Args:
       read: the weights, once for each time that they are read.

@@ -21,8 +21,6 @@ from jaxport.mox.programs.tree import Node
 from jaxport.mox.querying.origins import places_of
 from jaxport.mox.serialize.files import load_params, metadata_of, save_params
 
-__all__ = ["load_adapter", "save_adapter", "set_adapter"]
-
 _KEY = "jaxport.adapter"
 
 

@@ -16,8 +16,6 @@ from jaxport.jaxprs.rewrite import inlined, traced
 from jaxport.mox.programs.rewriting import TypeRewriting
 from jaxport.mox.substitution.replacement import Rewrite
 
-__all__ = ["cast"]
-
 
 def cast(dtype: DTypeLike) -> Rewrite:
     """Return a replacement in which a block computes in another floating-point type.

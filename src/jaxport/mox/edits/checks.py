@@ -9,8 +9,6 @@ from typing import Any
 from jaxport.blocks.callables.values import is_array, is_tracer
 from jaxport.errors import InvalidArgument
 
-__all__ = ["check_number", "check_predicate", "check_whole"]
-
 
 def check_whole(value: object, name: str, where: str, least: int = 1) -> None:
     """Refuse what is no whole number, or is less than `least`.

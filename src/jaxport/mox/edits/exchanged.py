@@ -1,4 +1,6 @@
-"""Weights that edits compute in the place of parameters (quantized ones, for example), as values of the model before them."""
+"""Weights that edits compute in the place of parameters (quantized ones, for example), as values of the model before
+them.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,6 @@ from jaxport.mox.programs.tree import Node
 from jaxport.mox.querying.calls import TracedCall, call_of
 from jaxport.mox.querying.origins import places_of
 
-__all__ = ["exchanged_weight", "exchanged_weights"]
-
 
 def exchanged_weights(mox: Mox) -> dict[str, Array]:
     """Return what edits compute in the places of parameters that the program does not hold any more, by their paths.
@@ -37,8 +37,8 @@ def exchanged_weight(mox: Mox, path: str) -> Array:
     """Return what edits compute in the place of a parameter; of a stack of layers, for each of them.
 
     Raises:
-      InvalidArgument: it is another value in another call, or depends on the arguments; or an edit of the layer does more
-        than to exchange its parameters.
+      InvalidArgument: it is another value in another call, or depends on the arguments; or an edit of the layer does
+        more than to exchange its parameters.
     """
     nodes = [node for node in mox.tree.nodes if _takes(node, path)]
     outer = [node for node in nodes if not any(_takes(around, path) for around in node.around)]

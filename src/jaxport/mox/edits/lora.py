@@ -1,9 +1,9 @@
 """LoRA: low-rank updates of the weights of selected layers, as new parameters.
 
 A weight W of a layer gets two factors: A (its input axes, and the rank) and B (the rank, and its output axes), for each
-index of its batch axes if it has any (experts). Where the layer is a plain product or lookup, the input goes through A and
-B itself; anywhere else (convolutions, recurrent cells, layers that do more) the layer runs with W + scale · A·B, which is
-the same for every layer.
+index of its batch axes if it has any (experts). Where the layer is a plain product or lookup, the input goes through A
+and B itself; anywhere else (convolutions, recurrent cells, layers that do more) the layer runs with W + scale · A·B,
+which is the same for every layer.
 """
 
 from __future__ import annotations
@@ -26,19 +26,6 @@ from jaxport.mox.edits.checks import check_number, check_predicate, check_whole
 from jaxport.mox.expressions import Match, factory
 from jaxport.mox.querying.kernels import Kernel, kernels
 from jaxport.mox.substitution.replacement import Factory, Original, Replacement
-
-__all__ = [
-    "GATE",
-    "TARGET",
-    "checked_name",
-    "checked_scale",
-    "computed_weight",
-    "factors",
-    "is_adapted",
-    "lora",
-    "no_weight",
-    "update_of",
-]
 
 TARGET = "jaxport.mox.lora"
 
@@ -91,8 +78,8 @@ def lora(
 ) -> Factory:
     """Add low-rank adapters to the selected layers: dense, embedding, convolution or recurrent, of any framework.
 
-    The new parameters are `lora_a` (random) and `lora_b` (zeros) below the path of the layer, so the edited model computes
-    the same as before until it is trained.
+    The new parameters are `lora_a` (random) and `lora_b` (zeros) below the path of the layer, so the edited model
+    computes the same as before until it is trained.
 
     Args:
       rank: the rank of the update.

@@ -11,8 +11,6 @@ from jaxport.mox.programs.tree import short_name
 if TYPE_CHECKING:
     from jaxport.mox.expressions import Match, Mox
 
-__all__ = ["activations", "trainable"]
-
 _ACTIVATIONS = frozenset({
     "celu", "elu", "gelu", "glu", "hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh", "leaky_relu", "log_sigmoid",
     "mish", "relu", "relu6", "selu", "sigmoid", "silu", "softplus", "soft_sign", "sparse_plus", "squareplus", "swish",

@@ -25,8 +25,6 @@ from jaxport.mox.querying.origins import ParameterPlace, index_of, is_first_axis
 if TYPE_CHECKING:
     from jaxport.blocks.block import Block
 
-__all__ = ["merge_lora"]
-
 
 def merge_lora(
     mox: Mox, params: Mapping[str, Array] | None = None, arguments: Mapping[str, object] | None = None
@@ -78,7 +76,8 @@ def merge_lora(
             raise InvalidArgument(
                 f"the adapter of `{node.path}` cannot be merged",
                 where="`merge_lora`",
-                why="the layer is not linear in its weight, its other parameters are not just added, or it computes the weight "
+                why="the layer is not linear in its weight, its other parameters are not just added, or it computes "
+                "the weight "
                 "from others, such as quantized ones",
                 instead="use `mox.params` and `mox.apply` instead",
             )

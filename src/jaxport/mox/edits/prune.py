@@ -17,8 +17,6 @@ from jaxport.mox.querying.kernels import kernels_to
 from jaxport.mox.sharding import beside
 from jaxport.mox.substitution.replacement import Factory, Original, Replacement
 
-__all__ = ["prune"]
-
 
 def prune(fraction: float) -> Factory:
     """Set the smallest weights of each selected layer to zero, and keep them at zero in training.

@@ -28,8 +28,6 @@ from jaxport.mox.substitution.replacement import Factory, Original, Replacement
 if TYPE_CHECKING:
     from jaxport.mox.expressions import Mox
 
-__all__ = ["calibrate", "dequantize_linear", "qdq", "quantize", "quantize_linear"]
-
 
 def _along(values: Array, shape: tuple[int, ...], axis: int, block: int) -> Array:
     """Spread scales or zero points over an array: one, one per index of an axis, or one per block along it."""
@@ -68,9 +66,9 @@ def quantize(
 ) -> Factory:
     """Quantize weights only: store each weight that the selected layers multiply by in few bits, with scales.
 
-    There is one scale per output channel (each index of all axes that are not contracted; of a table that is a head, too,
-    each row) or per index of `axis`; with `group`, one for each group of weights along the contracted axis, or of a row. The
-    stored arrays are in `Mox.state`: training does not change them.
+    There is one scale per output channel (each index of all axes that are not contracted; of a table that is a head,
+    too, each row) or per index of `axis`; with `group`, one for each group of weights along the contracted axis, or of
+    a row. The stored arrays are in `Mox.state`: training does not change them.
 
     Args:
       axis: the axis of the weights that has a scale for each index; by default all that are not contracted.
@@ -80,8 +78,8 @@ def quantize(
         weight, and a zero point is stored as well. Only for integers.
 
     Raises:
-      InvalidArgument: a selected block has no such weight, or the program does not hold its value; the format is unknown,
-        floating-point and not symmetric, or has groups and an axis.
+      InvalidArgument: a selected block has no such weight, or the program does not hold its value; the format is
+        unknown, floating-point and not symmetric, or has groups and an axis.
 
     >>> import jax.numpy as jnp
     >>> import jaxport
@@ -200,7 +198,8 @@ def _apply(plans: tuple[tuple[str, tuple[int, ...], int], ...]) -> PythonFunctio
 
 
 def _dequantized(stored: Sequence[Array], axes: tuple[int, ...], block: int) -> Array:
-    """Return a weight from its stored form, with a scale for each index of `axes`, or for each block along the only one.
+    """Return a weight from its stored form, with a scale for each index of `axes`, or for each block along the only
+    one.
 
     ONNX has scales along one axis: several are one meanwhile.
     """
@@ -225,7 +224,8 @@ def qdq(scales: Mapping[str, float] | float) -> Factory:
       scales: the size of one int8 step: one number, or one per path (see `calibrate`).
 
     Raises:
-      InvalidArgument: a scale is not a positive number; a block has no scale, or does not return exactly one floating-point array.
+      InvalidArgument: a scale is not a positive number; a block has no scale, or does not return exactly one
+        floating-point array.
 
     >>> import jax.numpy as jnp
     >>> import jaxport

@@ -32,8 +32,6 @@ from jaxport.mox.expressions import Match, factory
 from jaxport.mox.querying.kernels import Kernel, kernels, summands
 from jaxport.mox.substitution.replacement import Factory, Original, Replacement
 
-__all__ = ["along", "directed", "dora", "ia3"]
-
 
 def dora(
     rank: int = 8,
@@ -45,9 +43,9 @@ def dora(
 ) -> Factory:
     """Add DoRA to the selected layers: a low-rank update of the direction of each column, and a learned magnitude.
 
-    A weight W becomes ``m · (W + scale · A·B) / ‖W + scale · A·B‖``, with the norm over the contracted axes. The norm is
-    treated as a constant in derivatives, as in section 4.3 of the paper. `lora_m` is initialized to the norm of W, so the
-    edited model computes the same as before, up to rounding.
+    A weight W becomes ``m · (W + scale · A·B) / ‖W + scale · A·B‖``, with the norm over the contracted axes. The norm
+    is treated as a constant in derivatives, as in section 4.3 of the paper. `lora_m` is initialized to the norm of W,
+    so the edited model computes the same as before, up to rounding.
 
     Args:
       rank: the rank of the update.
@@ -98,17 +96,18 @@ def dora(
 def ia3(*, inputs: bool = False, weights: Callable[[str], bool] | None = None, name: str = "") -> Factory:
     """Add IA³ to the selected layers: their output is multiplied by a vector, which is initialized to ones.
 
-    The paper scales keys, values, and the input of the second layer of each feed-forward part; use ``inputs=True`` for the
-    latter.
+    The paper scales keys, values, and the input of the second layer of each feed-forward part; use ``inputs=True`` for
+    the latter.
 
     Args:
       inputs: whether to scale the input rather than the output.
-      weights: which weight of a block determines the vector's shape, by path; needed if the block multiplies by several.
+      weights: which weight of a block determines the vector's shape, by path; needed if the block multiplies by
+        several.
       name: the name of the adapters, as for `lora`.
 
     Raises:
-      InvalidArgument: `name` is not a word; a selected block has no such weight or several; its argument or result does not
-        end in the axes of the weight.
+      InvalidArgument: `name` is not a word; a selected block has no such weight or several; its argument or result does
+        not end in the axes of the weight.
 
     >>> import jax.numpy as jnp
     >>> import jaxport

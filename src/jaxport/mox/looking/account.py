@@ -20,8 +20,6 @@ from jaxport.printable import Shown
 if TYPE_CHECKING:
     from jaxport.mox.programs.program import TracedProgram
 
-__all__ = ["Account", "Row", "account"]
-
 
 @dataclass(frozen=True)
 class Row:

@@ -1,4 +1,6 @@
-"""A Mox as a page of HTML that needs nothing else: it unfolds, is searched by text or XPath, and shows what arrays hold."""
+"""A Mox as a page of HTML that needs nothing else: it unfolds, is searched by text or XPath, and shows what arrays
+hold.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,6 @@ from jaxport.mox.looking.show import Html, count, text, title
 from jaxport.mox.programs.program import TracedProgram
 from jaxport.mox.programs.tree import joined, name_below, short_name, value_text
 from jaxport.printable import printable
-
-__all__ = ["html"]
 
 # So many levels are open at first.
 _OPEN = 2
@@ -81,7 +81,10 @@ class _Rows:
                 continue
             hue = "" if block is None else f' style="--hue: {zlib.crc32(short_name(block.target).encode()) % 360}"'
             kind = "row" if block is None else "row block"
-            yield f"<details{' open' if depth < _OPEN else ''}><summary class={kind!r}{hue}>{escape(title(equation))}</summary>"
+            yield (
+                f"<details{' open' if depth < _OPEN else ''}><summary "
+                f"class={kind!r}{hue}>{escape(title(equation))}</summary>"
+            )
             if block is not None:
                 yield from self.about(equation, block)
             inner = bodies(equation.params)

@@ -16,8 +16,6 @@ from jaxport.mox.programs.program import TracedProgram
 from jaxport.mox.programs.tree import joined, name_below, short_name, value_text
 from jaxport.printable import printable, shown
 
-__all__ = ["Html", "Text", "count", "text", "title"]
-
 # So many equations of a body in a row are shown; a block is always shown.
 _SHOWN = 8
 # So many characters of a config field are shown.
@@ -57,7 +55,9 @@ _Row = tuple[str, Sequence[tuple[str, jaxprs.Jaxpr]], Block | None]
 
 @dataclass(frozen=True)
 class _Drawing:
-    """One way to draw a tree: so many equations in a row, so many levels; of blocks in a row that are alike, the first."""
+    """One way to draw a tree: so many equations in a row, so many levels; of blocks in a row that are alike, the
+    first.
+    """
 
     shown: int
     levels: int

@@ -11,8 +11,6 @@ import jax
 from jaxport.jaxprs import TreeDef
 from jaxport.jaxprs.alike import same_value
 
-__all__ = ["as_traced"]
-
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 

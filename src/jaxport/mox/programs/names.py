@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["near"]
-
 
 def near(word: str, known: Iterable[str], most: int = 3) -> str:
     """Return the known names that are most like a word, as part of a message.

@@ -15,8 +15,6 @@ from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Aval, ad, batching
 from jaxport.jaxprs.alike import same_aval
 
-__all__ = ["Site", "original_p"]
-
 Axes = tuple[tuple[tuple[int | None, ...], tuple[int | None, ...]], ...]
 
 
@@ -69,7 +67,9 @@ class Site:
         return lambda *operands: run(*operands)[: self.results]
 
     def derivative(self) -> Site:
-        """Return the derivative of the original: tangents of its results, of its arguments with theirs, for whole batches."""
+        """Return the derivative of the original: tangents of its results, of its arguments with theirs, for whole
+        batches.
+        """
         run, (first, others), results = self.function(), self._operands(), self.jaxpr.out_avals[: self.results]
         given = len(first) + len(with_tangents(first, first))
 
@@ -86,7 +86,9 @@ class Site:
         return self._derived(derived, operands, given, len(with_tangents(results, results)), axes)
 
     def transposed(self) -> Site:
-        """Return the derivative in reverse: cotangents of the arguments, of the arguments and cotangents of the results."""
+        """Return the derivative in reverse: cotangents of the arguments, of the arguments and cotangents of the
+        results.
+        """
         run, (first, others), results = self.function(), self._operands(), self.jaxpr.out_avals[: self.results]
         cotangents = with_tangents(results, results)
         given = len(first) + len(cotangents)

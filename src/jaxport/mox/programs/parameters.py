@@ -15,8 +15,6 @@ from jaxport.jaxprs import Array
 from jaxport.jaxprs.alike import takes_values
 from jaxport.mox.programs.names import near
 
-__all__ = ["as_float", "check_names", "is_parameter", "with_values"]
-
 _NESTED = "it is a dict: parameters are named by full paths here, `layers.0.kernel`, in one dict"
 
 

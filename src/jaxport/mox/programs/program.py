@@ -23,14 +23,13 @@ from jaxport.jaxprs.walk import equations_within
 from jaxport.mox.programs.parameters import as_float, check_names, is_parameter, with_values
 from jaxport.mox.programs.tree import Tree
 
-__all__ = ["Program", "TracedProgram"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TracedProgram:
     """A program with its blocks and its weights: callable and immutable.
 
-    Users hold a `Mox`, which is one that can also be queried, edited, shown and saved; its docstring has the attributes.
+    Users hold a `Mox`, which is one that can also be queried, edited, shown and saved; its docstring has the
+    attributes.
     """
 
     traced: Traced
@@ -53,7 +52,9 @@ class TracedProgram:
 
     @property
     def jaxpr(self) -> jaxprs.ClosedJaxpr:
-        """The program, with `block` equations; its inputs are the weights, the arguments and the inputs that edits added."""
+        """The program, with `block` equations; its inputs are the weights, the arguments and the inputs that edits
+        added.
+        """
         return self.traced.jaxpr
 
     @property
@@ -63,7 +64,9 @@ class TracedProgram:
 
     @property
     def params(self) -> dict[str, Array]:
-        """The parameters, which training changes, by path: a new dict each time, of arrays that cannot be written to."""
+        """The parameters, which training changes, by path: a new dict each time, of arrays that cannot be written
+        to.
+        """
         return dict(self._by_role[True])
 
     @property
@@ -141,7 +144,8 @@ class TracedProgram:
                 f"`{self.name}` is called inside a `shard_map` that tracks the axes along which values differ",
                 where="the call of a Mox",
                 why="its operations were traced outside, where values do not vary",
-                instead="pass `check_vma=False` to `shard_map`, or trace the sharded function: `make_mox(shard_map(...))`",
+                instead="pass `check_vma=False` to `shard_map`, or trace the sharded function: "
+                "`make_mox(shard_map(...))`",
             )
         recorder = current_recorder()
         operands = operands if recorder is None else [*recorder.of_automatic_axes(operands)]
@@ -240,7 +244,8 @@ class TracedProgram:
                     f"an argument that is not an array is {leaf!r}",
                     where=f"the call of `{self.name}`",
                     why=f"{value!r} was baked in when it was traced",
-                    instead="trace the model again with this value, or with an array, which may differ from call to call",
+                    instead="trace the model again with this value, or with an array, which may differ from call to "
+                    "call",
                 )
         return [leaf for index, leaf in enumerate(leaves) if index not in self.traced.static_inputs]
 

@@ -10,8 +10,6 @@ from jaxport.jaxprs import Array, Aval, ClosedJaxpr, Jaxpr, JaxprEqn
 from jaxport.jaxprs.rewrite import Atoms, VariableRewriting
 from jaxport.mox.programs.rules import RULED, DerivativeRule, equation_of, rule_of
 
-__all__ = ["TypeRewriting"]
-
 
 class TypeRewriting(VariableRewriting):
     """One pass over a program; a subclass maps types, params and constants."""

@@ -18,8 +18,6 @@ from jaxport import jaxprs
 from jaxport.jaxprs import Array, Aval, TreeDef, aval_of
 from jaxport.jaxprs.rewrite import alone, traced_equation
 
-__all__ = ["RULED", "DerivativeRule", "equation_of", "rule_of"]
-
 #: The primitives that carry a rule of differentiation.
 RULED = frozenset({"custom_jvp_call", "custom_vjp_call"})
 

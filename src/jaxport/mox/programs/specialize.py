@@ -14,8 +14,7 @@ from jaxport.jaxprs.dim_text import symbols
 from jaxport.jaxprs.rewrite import with_values
 from jaxport.jaxprs.walk import producers
 from jaxport.mox.programs.rewriting import TypeRewriting
-
-__all__ = ["sizes_of", "specialize"]
+from jaxport.sizes.sums import only_name
 
 
 def sizes_of(
@@ -29,7 +28,7 @@ def sizes_of(
     values: dict[str, int] = {}
     for aval, shape in zip(avals, shapes, strict=True):
         for dim, size in zip(aval.shape, shape, strict=False):
-            form = None if dims.is_static(dim) else dims.solve_linear(dim)
+            form = only_name(str(dim))
             if form is not None and (size - form[2]) % form[1] == 0:
                 values.setdefault(form[0], (size - form[2]) // form[1])
     for name, aval, shape in zip(names, avals, shapes, strict=True):
@@ -39,7 +38,8 @@ def sizes_of(
             raise InvalidArgument(
                 f"`{name}` has the shape {tuple(shape)}",
                 where=where,
-                why=f"the program was traced with ({', '.join(map(str, aval.shape))}){f', where {sizes}' if sizes else ''}",
+                why="the program was traced with "
+                f"({', '.join(map(str, aval.shape))}){f', where {sizes}' if sizes else ''}",
                 instead="give it sizes that fit, or trace the model again with these arguments",
             )
     return values

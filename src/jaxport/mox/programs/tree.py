@@ -4,9 +4,9 @@ There is one element per equation; a block is one, named by the short name of it
 of an equation are its children; if there are several bodies (`cond`, `while`), each is an element `body`. The values of
 attributes are `printable`, as everything that is shown; so are the strings of a query, which may say either.
 
-There are two such documents: of the program, and of the model, in which an edited layer is the element that it was before,
-in its place, with its own children; the edits around it have no elements. A query is asked of the model, unless it names
-an edit.
+There are two such documents: of the program, and of the model, in which an edited layer is the element that it was
+before, in its place, with its own children; the edits around it have no elements. A query is asked of the model, unless
+it names an edit.
 """
 
 from __future__ import annotations
@@ -33,20 +33,6 @@ from jaxport.printable import printable
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
-
-__all__ = [
-    "AROUND",
-    "WRAPPED",
-    "Document",
-    "Node",
-    "Tree",
-    "equations_by_name",
-    "joined",
-    "name_below",
-    "shape_text",
-    "short_name",
-    "value_text",
-]
 
 #: Names that a query may use for a primitive, besides its own.
 SPELLINGS = {"pjit": "jit", "remat": "checkpoint", "remat2": "checkpoint", "cond_p": "cond"}
@@ -121,7 +107,9 @@ class Document:
         return {node.location: element for element, node in self.node_of.items()}
 
     def names(self, kind: str) -> frozenset[str]:
-        """Return all names of a kind that elements have: "tag", "target", "attribute", or a "string" that is one of the first."""
+        """Return all names of a kind that elements have: "tag", "target", "attribute", or a "string" that is one of the
+        first.
+        """
         return self._names[kind]
 
     @cached_property
@@ -183,7 +171,9 @@ class Tree:
         return Counter(record for node in self.nodes for record in borne_by(node.equation))
 
     def axes_of(self, node: Node) -> Levels | None:
-        """Return the axes of the batch of each array of a call, for each `vmap` around it; None if these are not known."""
+        """Return the axes of the batch of each array of a call, for each `vmap` around it; None if these are not
+        known.
+        """
         if node.block is not None:
             return node.block.axes
         return axes_of_batches(node.equation, lambda record: self._emitted[record] == 1)

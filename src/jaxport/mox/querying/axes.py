@@ -13,19 +13,6 @@ from typing import NamedTuple
 from jaxport.jaxprs.aliases import Dim, aval_of
 from jaxport.jaxprs.releases import JaxprEqn
 
-__all__ = [
-    "CASTS",
-    "ELEMENTWISE",
-    "Axes",
-    "AxisPart",
-    "arranged",
-    "axes_of",
-    "cut",
-    "joined_parts",
-    "reshaped",
-    "unknown",
-]
-
 CASTS = frozenset({
     "convert_element_type", "copy", "copy_p", "pvary", "reduce_precision", "reshard", "sharding_constraint",
     "stop_gradient",

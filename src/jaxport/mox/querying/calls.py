@@ -22,20 +22,6 @@ from jaxport.mox.programs.program import TracedProgram
 from jaxport.mox.programs.tree import Node, name_below
 from jaxport.mox.querying.origins import evaluated, stacking_scans, value_of
 
-__all__ = [
-    "IN_PLACE",
-    "REPLACED",
-    "REWRITTEN",
-    "Call",
-    "TracedCall",
-    "arguments_of",
-    "call_arguments",
-    "call_of",
-    "nested",
-    "returns_of",
-]
-
-
 IN_PLACE = "in place"
 """The option of a block that a replacement of one around it calls: its path and its parameters are what they were."""
 
@@ -157,8 +143,8 @@ class TracedCall(TracedProgram):
     def __call__(self, *args: object, params: Mapping[str, Array] | None = None, **kwargs: object) -> Any:
         """Return what the block returns for these arrays, in order.
 
-        Inside a replacement this runs the original, with the parameters that the program runs with; `params` gives other
-        values for some of them, by their names below the block.
+        Inside a replacement this runs the original, with the parameters that the program runs with; `params` gives
+        other values for some of them, by their names below the block.
         """
         site, operands = self._sites[-1] if self._sites else (None, None)
         if self._around is not None:
@@ -215,7 +201,8 @@ class TracedCall(TracedProgram):
         return self._result([results[index] for index in _result_order(self.node)])
 
     def param(self, name: str) -> Array:
-        """Return a parameter of the block, by its name below the block; inside a replacement, the value that the program uses.
+        """Return a parameter of the block, by its name below the block; inside a replacement, the value that the
+        program uses.
 
         Raises:
           InvalidArgument: the block has no parameter of that name, or the program does not hold it.
@@ -235,13 +222,16 @@ class TracedCall(TracedProgram):
                 f"`{path}` is not a parameter that the program holds",
                 where="`Match.param`",
                 why="it is an argument of the program, or has a value for each step of a scan",
-                instead="trace a function that holds the values (`make_mox(lambda x: model.apply(variables, x))`), read it "
+                instead="trace a function that holds the values (`make_mox(lambda x: model.apply(variables, x))`), "
+                "read it "
                 "inside the replacement (`original.param`), or take `match.step(index)`",
             )
         return held[path]
 
     def computed(self, path: str) -> Array | None:
-        """Return the value that an edit computes for a parameter, or None if it is not known before the program runs."""
+        """Return the value that an edit computes for a parameter, or None if it is not known before the program
+        runs.
+        """
         exchanged = {} if self.block is None else self.block.exchanged
         index = next((index for index, known in exchanged.items() if known == path), None)
         if index is None:

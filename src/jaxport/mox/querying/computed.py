@@ -10,12 +10,12 @@ from jaxport.jaxprs import JaxprEqn
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS, runs_bodies
 from jaxport.jaxprs.walk import bodies, interpret
 
-__all__ = ["ComputedWeight", "computed_weights"]
-
 
 @dataclass(frozen=True)
 class ComputedWeight:
-    """A weight, as a product takes it: the equation that computes it, and the inputs of the body that it is computed from."""
+    """A weight, as a product takes it: the equation that computes it, and the inputs of the body that it is computed
+    from.
+    """
 
     equation: JaxprEqn
     origins: frozenset[int]

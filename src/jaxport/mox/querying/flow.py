@@ -13,8 +13,6 @@ from jaxport.jaxprs.walk import bodies, interpret
 from jaxport.mox.querying.axes import ELEMENTWISE, Axes, AxisPart, arranged, axes_of, cut, unknown
 from jaxport.mox.querying.computed import ComputedWeight
 
-__all__ = ["WEIGHT", "FollowedValue", "ParameterFlow", "Reading"]
-
 Role = Literal["input", "output", "batch"]
 
 WEIGHT = "weight"
@@ -103,7 +101,9 @@ class ParameterFlow:
     def __init__(
         self, jaxpr: jaxprs.Jaxpr, weight: int | ComputedWeight, constants: Sequence[int], arguments: Sequence[int]
     ):
-        """Follow the input number `weight`, or what an equation computes; the inputs `constants` are parameters, too."""
+        """Follow the input number `weight`, or what an equation computes; the inputs `constants` are parameters,
+        too.
+        """
         self.readings: list[Reading] = []
         self.added: dict[JaxprEqn, Axes] = {}
         self.strays = False

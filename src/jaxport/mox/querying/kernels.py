@@ -1,8 +1,8 @@
 """The kernels of a block: the parameters that it multiplies by, and the purpose of each of their axes.
 
 This is the only definition. A parameter is followed through casts, transposes, reshapes and arithmetic with other
-parameters, into and out of calls, so that a kernel has the same axes however it is stored: (in, out), (out, in), or with
-an axis for heads.
+parameters, into and out of calls, so that a kernel has the same axes however it is stored: (in, out), (out, in), or
+with an axis for heads.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from jaxport.mox.querying.calls import TracedCall, call_of
 from jaxport.mox.querying.computed import ComputedWeight, computed_weights
 from jaxport.mox.querying.flow import WEIGHT, ParameterFlow, Reading
 
-__all__ = ["Kernel", "Summand", "kernels", "kernels_to", "summands"]
-
 
 @dataclass(frozen=True)
 class Kernel:
@@ -43,11 +41,12 @@ class Kernel:
       argument: the position of the argument of the call that it meets.
       met: the axes of that argument that meet `inputs`; None if not all are known.
       made: the axes of the result of the call that are `channels`; None if not all are known.
-      order: of a plain layer, the axes of its result, counted in those of the argument that are left over, and `outputs`.
-        None unless it is linear, and a product or a lookup of the argument itself.
+      order: of a plain layer, the axes of its result, counted in those of the argument that are left over, and
+        `outputs`. None unless it is linear, and a product or a lookup of the argument itself.
       is_lookup: whether indices select from it.
       is_table: whether a call of the module selects from it by indices, and another one multiplies by it.
-      is_computed: whether it is no parameter, but computed from several of which this is the largest, as a dequantized one.
+      is_computed: whether it is no parameter, but computed from several of which this is the largest, as a dequantized
+        one.
       is_linear: whether the only result of the call is the product, or the rows, and what the layer adds to them.
       is_alone: whether it adds parameters only, so that arguments reach the result through the product.
     """
@@ -103,7 +102,8 @@ class _Followed:
 def kernels(match: TracedCall, computed: bool = False) -> list[Kernel]:
     """Return the parameters of a block that are multiplied, convolved or looked up in; a bias is none of these.
 
-    If asked for, also the weights that the block computes from several parameters, such as packed levels and their scales.
+    If asked for, also the weights that the block computes from several parameters, such as packed levels and their
+    scales.
     """
     block = match.block
     if block is None:
@@ -127,7 +127,8 @@ def kernels(match: TracedCall, computed: bool = False) -> list[Kernel]:
 
 
 def _as_tables(match: TracedCall, used: Sequence[Kernel]) -> list[Kernel]:
-    """Return the kernels of another method of a module, those that calls of the module look up in as the tables they are.
+    """Return the kernels of another method of a module, those that calls of the module look up in as the tables they
+    are.
 
     `embed.attend` multiplies by the table of `embed`: what is made for a table has one form, whichever method asks.
     """

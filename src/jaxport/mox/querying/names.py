@@ -11,8 +11,6 @@ from jaxport.mox.programs.names import near
 from jaxport.mox.programs.program import TracedProgram
 from jaxport.mox.querying.xpath import Compiled, Name
 
-__all__ = ["check"]
-
 # What elements have, or may have after an edit.
 _ATTRIBUTES = frozenset({
     "dtype", "edited", "features", "in_features", "inputs", "kind", "method", "name", "out_features", "outputs",

@@ -21,12 +21,12 @@ from jaxport.printable import printable, shown
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-__all__ = ["NodeSet", "node_at", "select", "similar"]
-
 
 @dataclass(frozen=True, eq=False)
 class NodeSet(Generic[Program, Call]):
-    """Blocks and equations of a program, in its order. What users hold is a `Selection`; its docstring has the attributes."""
+    """Blocks and equations of a program, in its order. What users hold is a `Selection`; its docstring has the
+    attributes.
+    """
 
     mox: Program
     nodes: tuple[Node, ...]
@@ -65,7 +65,9 @@ class NodeSet(Generic[Program, Call]):
         return len(self.nodes)
 
     def paths(self) -> list[str]:
-        """Return the path of each member; for an equation, the path of the enclosing block and the name of the equation."""
+        """Return the path of each member; for an equation, the path of the enclosing block and the name of the
+        equation.
+        """
         return [node.path for node in self.nodes]
 
     def where(self, predicate: Callable[[Call], object]) -> Self:
@@ -249,7 +251,9 @@ def _by_path(mox: TracedProgram, query: str, strict: bool) -> tuple[Node, ...] |
 
 
 def _by_xpath(mox: TracedProgram, query: str, start: Sequence[Node] | None, strict: bool) -> tuple[Node, ...]:
-    """Return the nodes that a query matches from some nodes, or the root; each node once, in the order of the program."""
+    """Return the nodes that a query matches from some nodes, or the root; each node once, in the order of the
+    program.
+    """
     tree, program = mox.tree, compiled(query)
     if strict:
         check(mox, query, program)

@@ -1,4 +1,6 @@
-"""Where the operands of an equation come from: followed out of the bodies that it is in, to the inputs of the program."""
+"""Where the operands of an equation come from: followed out of the bodies that it is in, to the inputs of the
+program.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,6 @@ from jaxport.jaxprs.rewrite import alone
 from jaxport.jaxprs.walk import bodies, interpret, needed_equations, producers, reached
 from jaxport.mox.programs.program import TracedProgram
 from jaxport.mox.programs.tree import Node
-
-__all__ = [
-    "InputOrigin",
-    "ParameterPlace",
-    "evaluated",
-    "index_of",
-    "is_first_axis_squeezed",
-    "is_result",
-    "origin_of",
-    "places_of",
-    "stacking_scans",
-    "value_of",
-]
 
 
 @dataclass(frozen=True)
@@ -161,7 +150,8 @@ def _slices_weights(mox: TracedProgram, scan: Node) -> bool:
 
 
 def value_of(mox: TracedProgram, node: Node, atom: Atom, steps: Mapping[Node, int]) -> Array | None:
-    """Compute a value that can be read at `node` from the arrays that the program holds; None if it depends on arguments.
+    """Compute a value that can be read at `node` from the arrays that the program holds; None if it depends on
+    arguments.
 
     `steps` are those of the scans around.
     """
@@ -207,7 +197,9 @@ def evaluated(equation: jaxprs.JaxprEqn, operands: Sequence[Array], mark: bool =
 
 
 def is_result(mox: TracedProgram, node: Node, count: int) -> bool:
-    """Whether nothing in the program computes with the first `count` results of a node: it returns or transposes them."""
+    """Whether nothing in the program computes with the first `count` results of a node: it returns or transposes
+    them.
+    """
     results = set(node.equation.outvars[:count])
     while True:
         around, jaxpr = node.parent, _body_around(mox, node)

@@ -16,8 +16,6 @@ from typing import Any
 
 from jaxport.errors import QueryError
 
-__all__ = ["matches"]
-
 _MOST = 1_000_000
 """The number of steps that a pattern may take for one text."""
 

@@ -22,8 +22,6 @@ from jaxport.printable import printable
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-__all__ = ["Compiled", "Name", "compiled"]
-
 _TOKEN = re.compile(
     r"""(?P<space>\s+)
       | (?P<number>\d+(?:\.\d*)?|\.\d+)
@@ -352,8 +350,10 @@ class _QueryParser:
 
 
 _FUNCTIONS = frozenset({
-    "boolean", "ceiling", "concat", "contains", "count", "ends-with", "false", "floor", "id", "lang", "last", "local-name",
-    "matches", "name", "namespace-uri", "normalize-space", "not", "number", "position", "round", "starts-with", "string",
+    "boolean", "ceiling", "concat", "contains", "count", "ends-with", "false", "floor", "id", "lang", "last",
+    "local-name",
+    "matches", "name", "namespace-uri", "normalize-space", "not", "number", "position", "round", "starts-with",
+    "string",
     "string-length", "substring", "substring-after", "substring-before", "sum", "translate", "true",
 })  # fmt: skip
 

@@ -24,18 +24,6 @@ from jaxport.mox.serialize.reading import program_from
 from jaxport.mox.serialize.values import dtype_of
 from jaxport.mox.serialize.writing import document
 
-__all__ = [
-    "dumps",
-    "load_params",
-    "metadata_of",
-    "pickled",
-    "read_file",
-    "read_text",
-    "save",
-    "save_params",
-    "unpickled",
-]
-
 WEIGHTS = "weights_file"
 """The key of a document that names the file of its weights."""
 
@@ -110,8 +98,8 @@ def unpickled(text: str, arrays: Mapping[str, tuple[str, np.ndarray]], kind: typ
 def save(mox: TracedProgram, path: str | os.PathLike[str]) -> None:
     """Write a Mox to a file (`.json`, `.yson` or `.xml`), and its weights beside it.
 
-    The weights are in `<path>.<digest of their content>.safetensors`, to which the file refers. If saving fails, the old
-    pair of files is kept as it was.
+    The weights are in `<path>.<digest of their content>.safetensors`, to which the file refers. If saving fails, the
+    old pair of files is kept as it was.
 
     Raises:
       InvalidArgument: the suffix of the file is not that of a format.

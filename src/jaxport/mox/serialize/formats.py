@@ -11,8 +11,6 @@ from jaxport.mox.serialize.json_text import DEEPEST, parse_json
 from jaxport.mox.serialize.json_values import JsonValue
 from jaxport.mox.serialize.yson import parse_yson, yson_text
 
-__all__ = ["Format", "parsed", "printed"]
-
 Format = Literal["json", "yson", "xml"]
 
 

@@ -9,8 +9,6 @@ from typing import NoReturn
 from jaxport.errors import ModelError
 from jaxport.mox.serialize.json_values import JsonValue
 
-__all__ = ["DEEPEST", "parse_json"]
-
 DEEPEST = 400
 """The most levels of a document: those of real models have some dozens."""
 

@@ -1,7 +1,7 @@
 """Values of JSON, and what a reader expects of them: anything else is refused as malformed.
 
-A document may come from anywhere. Its parts get their types here, where they are read; the code behind works with lists, texts
-and numbers.
+A document may come from anywhere. Its parts get their types here, where they are read; the code behind works with
+lists, texts and numbers.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from jaxport.errors import ModelError
-
-__all__ = ["JsonValue", "list_of", "object_of", "objects_of", "pair_of", "size_of", "text_of", "texts_of"]
 
 JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 """A number, a string, a boolean, None, or a list or dict of such values: what the files of a Mox consist of."""

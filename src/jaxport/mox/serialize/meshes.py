@@ -10,8 +10,6 @@ from jaxport.jaxprs.meshes import abstract_mesh, mesh_of_devices
 from jaxport.mox.serialize.json_values import JsonValue, list_of, texts_of
 from jaxport.mox.serialize.values import Unwritable
 
-__all__ = ["mesh_data", "mesh_from", "spec_data", "spec_from"]
-
 
 def mesh_data(mesh: Mesh | AbstractMesh) -> JsonValue:
     """Return the names and sizes of the axes of a mesh.

@@ -1,7 +1,8 @@
 """The types of the parameters of operations: what JAX itself writes for each is what a document may hold.
 
-JAX checks what decides the types of results; the rest goes to the compiler as it is, which ends the process on some of it. So a table
-says for each parameter which types of values JAX writes; `scripts/parameter_types.py` makes it of traced programs, in each release.
+JAX checks what decides the types of results; the rest goes to the compiler as it is, which ends the process on some of
+it. So a table says for each parameter which types of values JAX writes; `scripts/parameter_types.py` makes it of traced
+programs, in each release.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from importlib.resources import files
 
 from jaxport.errors import ModelError
 from jaxport.mox.serialize.json_values import JsonValue
-
-__all__ = ["ANY", "TABLE", "check_parameters", "known_types", "type_of", "types_of"]
 
 TABLE, ANY = "parameter_types.json", "any"
 _PLAIN = frozenset({"None", "bool", "int", "ints", "float", "dtype"})
@@ -32,8 +31,8 @@ def known_types() -> dict[str, dict[str, frozenset[str]]]:
 
 
 def type_of(data: JsonValue) -> str:
-    """Return the type of a value, as it is written in documents. Sizes are integers; tuples of them are one type, however long, if none is
-    negative: the compiler takes no axis from the end.
+    """Return the type of a value, as it is written in documents. Sizes are integers; tuples of them are one type,
+    however long, if none is negative: the compiler takes no axis from the end.
 
     >>> type_of({"$tuple": [1, {"$dim": "n + 1"}]}), type_of({"$tuple": [{"$enum": ["Precision", "HIGH"]}, None]})
     ('ints', '(Precision, None)')
@@ -84,8 +83,9 @@ def _row(items: Sequence[JsonValue]) -> str:
 
 
 def types_of(primitive: str, name: str) -> frozenset[str]:
-    """Return the types that a parameter may have: those that JAX gives it; of an operation or a parameter that the table does not have,
-    as newer releases add some, those that JAX gives parameters of this name elsewhere, or numbers and truth values.
+    """Return the types that a parameter may have: those that JAX gives it; of an operation or a parameter that the
+    table does not have, as newer releases add some, those that JAX gives parameters of this name elsewhere, or numbers
+    and truth values.
     """
     table = known_types()
     if name in table.get(primitive, {}):

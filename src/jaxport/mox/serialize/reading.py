@@ -56,8 +56,6 @@ from jaxport.mox.serialize.values import decoded, dtype_of
 from jaxport.mox.serialize.writing import FORMAT, VERSION
 from jaxport.printable import printable
 
-__all__ = ["program_from"]
-
 
 def program_from(document: JsonValue, weights: Mapping[str, Array], kind: type[Program]) -> Program:
     """Return the program of a document.
@@ -305,7 +303,10 @@ class _Reader:
         data = self.rules[number]
         if data["forward"] is None:
             name = printable(str(data["name"]))
-            why = "is of a high order, or its rule reads more than its arguments: differentiate the function it was made of"
+            why = (
+                "is of a high order, or its rule reads more than its arguments: differentiate the function it was "
+                "made of"
+            )
             raise Unsupported("a derivative is not in the file of this Mox", [Refusal(name, "a rule of its own", why)])
         with jax.sharding.use_abstract_mesh(mesh):
             return DerivativeRule(self.value(data["forward"]), self.value(data["backward"]))

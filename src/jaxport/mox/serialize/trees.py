@@ -11,8 +11,6 @@ from jaxport.jaxprs import TreeDef
 from jaxport.mox.serialize.json_values import JsonValue, list_of, text_of, texts_of
 from jaxport.mox.serialize.values import Unwritable
 
-__all__ = ["tree_data", "tree_from"]
-
 # A structure deeper than this is not one that was written.
 _DEEPEST = 100
 

@@ -27,8 +27,6 @@ from jaxport.jaxprs import Array
 from jaxport.jaxprs.rewrite import traced_equation
 from jaxport.mox.serialize.json_values import JsonValue, list_of, object_of, pair_of, size_of, text_of
 
-__all__ = ["Named", "Unwritable", "array_from", "array_text", "decoded", "dtype_of", "dtype_text", "encoded"]
-
 
 class Unwritable(Exception):
     """A value that no document can hold; the message says which."""

@@ -32,8 +32,6 @@ from jaxport.mox.serialize.parameter_types import ANY, type_of, types_of
 from jaxport.mox.serialize.trees import tree_data
 from jaxport.mox.serialize.values import Named, Unwritable, dtype_text, encoded
 
-__all__ = ["FORMAT", "VERSION", "document"]
-
 FORMAT, VERSION = "jaxport.mox", 1
 
 # Derivatives of higher orders than this are not in a file, if each of them has a rule of its own.
@@ -315,7 +313,8 @@ def _common(equation: jaxprs.JaxprEqn) -> PythonFunction | None:
     """Return a function that computes an equation; None for an equation that stays as it is.
 
     1. An array of unspecified content is one of zeros.
-    2. A call that is replaced before it is compiled is what replaces it, if it has no derivative, of which it may say more.
+    2. A call that is replaced before it is compiled is what replaces it, if it has no derivative, of which it may say
+      more.
     """
     name, params = equation.primitive.name, equation.params
     results = [aval_of(variable) for variable in equation.outvars]

@@ -19,8 +19,6 @@ from jaxport.mox.serialize.json_values import JsonValue, list_of, object_of, obj
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-__all__ = ["parse_xml", "xml_text"]
-
 _BODY = {"$closed": "closed", "$jaxpr": "open"}
 
 

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from jaxport.errors import ModelError
 from jaxport.mox.serialize.json_values import JsonValue
 
-__all__ = ["parse_yson", "yson_text"]
-
 
 def yson_text(value: JsonValue) -> str:
     """Return a value as YSON.

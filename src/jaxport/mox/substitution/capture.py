@@ -26,8 +26,6 @@ from jaxport.mox.substitution.editing import substituted
 from jaxport.mox.substitution.refusals import tap_refusal
 from jaxport.mox.substitution.replacement import Factory, Original, Replacement
 
-__all__ = ["Captured", "capture", "tapped"]
-
 
 class Captured(NamedTuple):
     """The captured values of a call.

@@ -12,8 +12,6 @@ from jaxport.jaxprs import JaxprEqn
 from jaxport.jaxprs.rewrite import EquationRewriting
 from jaxport.mox.programs.program import Program
 
-__all__ = ["pruned", "renamed", "with_block", "with_names"]
-
 
 def pruned(mox: Program, gone_blocks: Iterable[str] = ()) -> Program:
     """Eliminate dead code, and the parameters that only it used: they are in `dropped`.

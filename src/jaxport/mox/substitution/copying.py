@@ -12,8 +12,6 @@ from jaxport.blocks.callables.places import Types
 from jaxport.frameworks import loaded
 from jaxport.jaxprs import Array
 
-__all__ = ["copied", "taken_apart"]
-
 Model = TypeVar("Model")
 
 

@@ -38,8 +38,6 @@ from jaxport.mox.substitution.cleanup import pruned, renamed
 from jaxport.mox.substitution.refusals import refusal
 from jaxport.mox.substitution.replacement import Factory, Rewrite, Template, Templates, changes_layers, concrete
 
-__all__ = ["substituted"]
-
 Var = jaxprs.Var
 Jaxpr = jaxprs.Jaxpr
 JaxprEqn = jaxprs.JaxprEqn

@@ -11,8 +11,6 @@ from jaxport.jaxprs import Module, Parameters, PythonFunction
 from jaxport.mox.programs.program import TracedProgram
 from jaxport.mox.querying.calls import TracedCall
 
-__all__ = ["framework"]
-
 
 class Programs(Framework[TracedProgram]):
     """Traced programs: they hold arrays by path, and their own blocks are found when they run."""

@@ -1,4 +1,6 @@
-"""Replacements in the body of a `shard_map`: traced under its mesh, so that types say along which axes values differ."""
+"""Replacements in the body of a `shard_map`: traced under its mesh, so that types say along which axes values
+differ.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,6 @@ from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Atom, Aval, PythonFunction
 from jaxport.mox.programs.tree import Node
-
-__all__ = ["Manual", "manual_around"]
 
 
 class Manual:

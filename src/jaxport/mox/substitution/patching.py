@@ -18,8 +18,6 @@ from jaxport.mox.querying.node_sets import NodeSet
 from jaxport.mox.substitution.editing import substituted
 from jaxport.mox.substitution.replacement import Factory, Whole
 
-__all__ = ["patched"]
-
 
 def patched(mox: Program, changes: Sequence[tuple[NodeSet[Program, Call], Any]]) -> Program:
     """See `Mox.patch`; each change comes with the blocks that it is for."""

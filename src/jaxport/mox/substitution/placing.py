@@ -16,8 +16,6 @@ from jaxport.mox.programs.tree import AROUND, WRAPPED, equations_by_name, name_b
 from jaxport.mox.querying.calls import IN_PLACE, REPLACED, TracedCall, arguments_of, returns_of
 from jaxport.mox.substitution.cleanup import with_block, with_names
 
-__all__ = ["as_block", "as_call", "options_around", "placed", "relative", "with_original"]
-
 
 def relative(jaxpr: Jaxpr, base: str) -> Jaxpr:
     """Return a body with the paths of its blocks and parameters below a block, as if that were the model."""
@@ -91,7 +89,9 @@ def with_original(jaxpr: Jaxpr, original: JaxprEqn, results: int) -> tuple[Jaxpr
 
 
 def options_around(jaxpr: Jaxpr, original: JaxprEqn) -> dict[str, object]:
-    """Return the options of a replacement: those that tell the original in it, which stand-ins represent in the body."""
+    """Return the options of a replacement: those that tell the original in it, which stand-ins represent in the
+    body.
+    """
     block, name = original.params.get("block"), original.primitive.name
     if block is not None:
         return {WRAPPED: True} if WRAPPED in block.options else {}

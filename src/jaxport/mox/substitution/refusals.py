@@ -9,8 +9,6 @@ from jaxport.jaxprs.body_inputs import DISSOLVED, body_names, takes_inputs, take
 from jaxport.jaxprs.vmap_axes import records_of, transforms_of
 from jaxport.mox.programs.tree import Node, Tree
 
-__all__ = ["refusal"]
-
 
 def refusal(tree: Tree, node: Node) -> Refusal | None:
     """Why the equation at a node cannot be replaced, None if it can."""
@@ -19,7 +17,8 @@ def refusal(tree: Tree, node: Node) -> Refusal | None:
         why = why or _of_surroundings(around)
     if why is None and node.block is None and not _is_of_one_example(tree, node):
         why = (
-            "is computed differently for the batch of a `vmap` than for one example; replace the function or the module "
+            "is computed differently for the batch of a `vmap` than for one example; replace the function or the "
+            "module "
             "around it, or trace it without the `vmap`"
         )
     if why is None and sum(around.equation.primitive.name == "shard_map" for around in node.around) > 1:

@@ -26,18 +26,6 @@ from jaxport.mox.substitution.framework import framework as programs
 from jaxport.mox.substitution.manual import manual_around
 from jaxport.mox.substitution.placing import relative
 
-__all__ = [
-    "Factory",
-    "Original",
-    "Replacement",
-    "Rewrite",
-    "Template",
-    "Templates",
-    "Whole",
-    "changes_layers",
-    "concrete",
-]
-
 
 @dataclass(frozen=True)
 class Replacement:
@@ -52,7 +40,8 @@ class Replacement:
       name: the name of the block that the replacement becomes.
       trainable: whether training changes the parameters, or the names of those that it changes.
       config: the `config` of the block that the replacement becomes.
-      per_example: whether it is given one example at a time under `vmap`, as the block is, or the arrays of the whole batch.
+      per_example: whether it is given one example at a time under `vmap`, as the block is, or the arrays of the whole
+        batch.
 
     >>> from jaxport.mox import Replacement
     >>> import jax.numpy as jnp, jaxport
@@ -316,7 +305,8 @@ def _refuse_changes(changed: Sequence[str], match: TracedCall) -> None:
             f"the replacement of `{match.shown}` changes the state of its modules",
             where=", ".join(f"`{path}`" for path in changed),
             why="the edited program would lose the new values",
-            instead="switch it to evaluation (`module.eval()`), or make the changing value an input (`Replacement.inputs`)",
+            instead="switch it to evaluation (`module.eval()`), or make the changing value an input "
+            "(`Replacement.inputs`)",
         )
 
 
@@ -380,7 +370,8 @@ def _trace(trace: Callable[[], Traced], match: TracedCall, made: Replacement | P
 
 def _shown(made: Replacement | PythonFunction) -> str:
     made = made.apply if isinstance(made, Replacement) else made.function if isinstance(made, Whole) else made
-    return f"`{made.name if isinstance(made, TracedProgram) else public_name(made if _is_named(made) else type(made), ())}`"
+    named = made if _is_named(made) else type(made)
+    return f"`{made.name if isinstance(made, TracedProgram) else public_name(named, ())}`"
 
 
 def _call(

@@ -22,8 +22,6 @@ from jaxport.mox.querying.node_sets import NodeSet
 from jaxport.mox.querying.origins import origin_of, stacking_scans
 from jaxport.mox.substitution.cleanup import pruned, with_block, with_names
 
-__all__ = ["unrolled"]
-
 Var = jaxprs.Var
 
 

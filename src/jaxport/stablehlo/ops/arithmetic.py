@@ -19,7 +19,8 @@ plain(
     popcnt=lax.population_count, power=lax.pow, real=lax.real, remainder=lax.rem, rsqrt=lax.rsqrt, select=lax.select,
     sign=lax.sign, sine=lax.sin, sqrt=lax.sqrt, subtract=lax.sub, tan=lax.tan, tanh=lax.tanh, xor=lax.bitwise_xor,
     shift_left=lax.shift_left, shift_right_arithmetic=lax.shift_right_arithmetic,
-    shift_right_logical=lax.shift_right_logical, round_nearest_even=partial(lax.round, rounding_method=lax.RoundingMethod.TO_NEAREST_EVEN),
+    shift_right_logical=lax.shift_right_logical, round_nearest_even=partial(lax.round,
+        rounding_method=lax.RoundingMethod.TO_NEAREST_EVEN),
     round_nearest_afz=partial(lax.round, rounding_method=lax.RoundingMethod.AWAY_FROM_ZERO),
 )  # fmt: skip
 define("and")(lax.bitwise_and)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 # Values are arrays of JAX, of NumPy, or tuples, as an operation has them: only the module tells which.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false, reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false
+# pyright: reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -13,14 +14,18 @@ from jaxport.stablehlo.registry import define, plain
 plain(
     chlo__acos=lax.acos, chlo__acosh=lax.acosh, chlo__asin=lax.asin, chlo__asinh=lax.asinh, chlo__atan=lax.atan,
     chlo__atanh=lax.atanh, chlo__bessel_i1e=lax.bessel_i1e, chlo__conj=jnp.conj, chlo__cosh=lax.cosh,
-    chlo__digamma=lax.digamma, chlo__erf=lax.erf, chlo__erf_inv=lax.erf_inv, chlo__erfc=lax.erfc, chlo__is_inf=jnp.isinf,
-    chlo__is_neg_inf=jnp.isneginf, chlo__is_pos_inf=jnp.isposinf, chlo__lgamma=lax.lgamma, chlo__next_after=lax.nextafter,
+    chlo__digamma=lax.digamma, chlo__erf=lax.erf, chlo__erf_inv=lax.erf_inv, chlo__erfc=lax.erfc,
+    chlo__is_inf=jnp.isinf,
+    chlo__is_neg_inf=jnp.isneginf, chlo__is_pos_inf=jnp.isposinf, chlo__lgamma=lax.lgamma,
+    chlo__next_after=lax.nextafter,
     chlo__polygamma=lax.polygamma, chlo__sinh=lax.sinh, chlo__square=lax.square, chlo__tan=lax.tan, chlo__zeta=lax.zeta,
 )  # fmt: skip
 
 _BROADCAST = {
-    "add": lax.add, "and": lax.bitwise_and, "atan2": lax.atan2, "complex": lax.complex, "divide": lax.div, "maximum": lax.max, "minimum": lax.min,
-    "multiply": lax.mul, "next_after": lax.nextafter, "or": lax.bitwise_or, "polygamma": lax.polygamma, "power": lax.pow,
+    "add": lax.add, "and": lax.bitwise_and, "atan2": lax.atan2, "complex": lax.complex, "divide": lax.div,
+    "maximum": lax.max, "minimum": lax.min,
+    "multiply": lax.mul, "next_after": lax.nextafter, "or": lax.bitwise_or, "polygamma": lax.polygamma,
+    "power": lax.pow,
     "remainder": lax.rem, "shift_left": lax.shift_left, "shift_right_arithmetic": lax.shift_right_arithmetic,
     "shift_right_logical": lax.shift_right_logical, "subtract": lax.sub, "xor": lax.bitwise_xor, "zeta": lax.zeta,
 }  # fmt: skip

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 # Values are arrays of JAX, of NumPy, or tuples, as an operation has them: only the module tells which.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false, reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false
+# pyright: reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
 import jax.numpy as jnp
 from jax import lax
 

@@ -71,7 +71,9 @@ def _difference(own: Sequence[Tap], by_value: Mapping[_Key, float]) -> BlockDiff
 
 
 def _known(atom: Atom, tap: Tap, by_value: Mapping[_Key, float]) -> float:
-    """Return the difference of an operand: that of the tapped value that it is; none if it is a constant or an input."""
+    """Return the difference of an operand: that of the tapped value that it is; none if it is a constant or an
+    input.
+    """
     location = tap.location[:-1]
     for outer in reversed(tap.around):
         if isinstance(atom, jaxprs.Literal) or (location, atom) in by_value:

@@ -1,4 +1,5 @@
-"""Functions of Rust that Burn lacks, or has with other values than JAX: a printed crate gets a copy of those that it calls.
+"""Functions of Rust that Burn lacks, or has with other values than JAX: a printed crate gets a copy of those that it
+calls.
 
 A file has functions with their documentation, and types that they take; no imports, which are found by name.
 """
@@ -58,7 +59,9 @@ def source(wanted: Collection[str]) -> str:
 
 @functools.cache
 def _items() -> dict[str, str]:
-    """Return the text of each function, with its documentation, by name; what is implemented for a type goes with it."""
+    """Return the text of each function, with its documentation, by name; what is implemented for a type goes with
+    it.
+    """
     items: dict[str, str] = {}
     for file in sorted(files(__name__).iterdir(), key=lambda file: file.name):
         if not file.name.endswith(".rs"):

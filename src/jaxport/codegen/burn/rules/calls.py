@@ -146,7 +146,8 @@ def clip(body: RustBody, step: Step, x: TypedValue, low: Any = None, high: Any =
 
 @call("nn.dot_product_attention")
 def dot_product_attention(
-    body: RustBody, step: Step, query: TypedValue, key: TypedValue, value: TypedValue, bias: TypedValue | None = None, mask: TypedValue | None = None, *,
+    body: RustBody, step: Step, query: TypedValue, key: TypedValue, value: TypedValue, bias: TypedValue | None = None,
+    mask: TypedValue | None = None, *,
     scale: float | None = None, is_causal: bool = False,
 ) -> TypedValue | None:  # fmt: skip
     if (
@@ -283,7 +284,9 @@ def _turned(places: Sequence[Any]) -> list[int]:
 
 
 def _cuts(x: TypedValue, places: Sequence[Any]) -> list[tuple[Dim, Dim, int]] | None:
-    """Return the start, the end and the step along each axis of slices, if one begins at a size with a name or has a step; else None."""
+    """Return the start, the end and the step along each axis of slices, if one begins at a size with a name or has a
+    step; else None.
+    """
     if x.node is None or not all(isinstance(place, slice) for place in places):
         return None
     if any(is_dim(place.step) or (place.step is not None and place.step < 1) for place in places):
@@ -342,7 +345,8 @@ def rotary(body: RustBody, step: Step, x: TypedValue, cos: TypedValue, sin: Type
 
 @call("helper.resized")
 def resized(
-    body: RustBody, step: Step, x: TypedValue, axes: Sequence[int], sizes: Sequence[Dim], scales: Sequence[float | None] | None = None, *,
+    body: RustBody, step: Step, x: TypedValue, axes: Sequence[int], sizes: Sequence[Dim],
+    scales: Sequence[float | None] | None = None, *,
     mode: str, transform: str = "half_pixel", **others: object,
 ) -> TypedValue | None:  # fmt: skip
     """Images, by linear interpolation; Burn's scale is the quotient of the sizes."""

@@ -1,7 +1,7 @@
 """Element types: casts, bits, and the types of few bits, whose values are held in tensors of wider ones.
 
-A float8 is a float32 that has no more digits, an int4 an int8 from -8 to 7: casts round to the numbers that the type has, and
-what is computed of such numbers is computed in the wider type, and cast.
+A float8 is a float32 that has no more digits, an int4 an int8 from -8 to 7: casts round to the numbers that the type
+has, and what is computed of such numbers is computed in the wider type, and cast.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def _narrowed(body: RustBody, node: RustExpression, before: np.dtype, after: np.
         return body.helper("rounded_to", node, Borrow(_grid(body, after)))
     limits = ml_dtypes.iinfo(after)
     if kind_of(before) == "Float":  # as XLA converts them; ONNX's casts go by way of int32
-        return _cast_to(method(node, "clamp", body.literal(limits.min, before), body.literal(limits.max, before)), before, after)  # fmt: skip
+        return _cast_to(method(node, "clamp", body.literal(limits.min, before), body.literal(limits.max, before)),
+            before, after)  # fmt: skip
     called = "low_bits" if limits.min == 0 else "signed_low_bits"
     return _cast_to(body.helper(called, node, Literal(str(limits.bits))), before, after)
 
@@ -125,13 +126,15 @@ def to_power_of_two(body: RustBody, step: Step, x: TypedValue, saturate: int, ro
     return TypedValue(x.shape, np.dtype(step.outputs.dtype), node, x.sizes)
 
 
-# Computing with few bits -----------------------------------------------------------------------------------------------
+# Computing with few bits
+# -----------------------------------------------------------------------------------------------
 
 
 def in_wider_types(
     body: RustBody, name: str, values: Sequence[TypedValue], outs: Outs, params: dict[str, object]
 ) -> list[TypedValue]:
-    """Return what a primitive makes of numbers of few bits: what it makes of them in the types that hold them, cast back.
+    """Return what a primitive makes of numbers of few bits: what it makes of them in the types that hold them, cast
+    back.
 
     Raises:
       NotPrintable: the wider type has other digits on the way, as in a sum.
@@ -149,7 +152,9 @@ def in_wider_types(
 
 
 def _outside(dtype: np.dtype, wanted: object) -> object:
-    """Return what stands where indices are outside, as JAX has it for a type of few bits, as a number of the wider one."""
+    """Return what stands where indices are outside, as JAX has it for a type of few bits, as a number of the wider
+    one.
+    """
     if wanted is None:
         limits = ml_dtypes.iinfo(dtype) if kind_of(dtype) == "Int" else None
         wanted = np.nan if limits is None else limits.min or limits.max

@@ -35,7 +35,9 @@ from jaxport.importer.traced.zero_sizes import may_be_nothing
 from jaxport.importer.values.host import Dim, is_dim
 from jaxport.jaxprs.releases import ragged_dot_general_impl
 
-_CALLS = "jit pjit closed_call core_call remat checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr remat2".split()
+_CALLS = (
+    "jit pjit closed_call core_call remat checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr remat2"
+).split()
 OF_PROGRAMS = frozenset((*_CALLS, "cond", "ragged_dot_general", "scan", "while"))
 """Primitives that are programs, of which each equation is printed."""
 
@@ -186,7 +188,8 @@ def while_(
 
 @primitive("scan")
 def scan(
-    body: RustBody, *operands: TypedValue, outs: Outs, jaxpr: jaxprs.ClosedJaxpr, length: Dim, reverse: bool, num_carry: int, num_consts: int, **_: object,
+    body: RustBody, *operands: TypedValue, outs: Outs, jaxpr: jaxprs.ClosedJaxpr, length: Dim, reverse: bool,
+    num_carry: int, num_consts: int, **_: object,
 ) -> list[TypedValue]:  # fmt: skip
     if body.is_inline:
         raise NeedsStatements

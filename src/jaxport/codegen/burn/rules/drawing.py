@@ -22,8 +22,6 @@ from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import Dim
 from jaxport.importer.values.recording import Function, Step
 
-__all__ = ["draws", "without_keys"]
-
 DRAWN = frozenset({"random.normal", "random.uniform", "random.bernoulli", "random.categorical"})
 """Functions whose first argument is a key."""
 
@@ -65,7 +63,8 @@ def normal(body: RustBody, step: Step, shape: Sequence[Dim], dtype: DTypeLike = 
 
 @call("random.uniform")
 def uniform(
-    body: RustBody, step: Step, shape: Sequence[Dim], dtype: DTypeLike = np.float32, minval: float = 0.0, maxval: float = 1.0
+    body: RustBody, step: Step, shape: Sequence[Dim], dtype: DTypeLike = np.float32, minval: float = 0.0,
+    maxval: float = 1.0
 ) -> TypedValue:  # fmt: skip
     own = canonical(np.dtype(dtype))
     return tensor(_drawn(body, shape, own, "Uniform", minval, maxval), shape, own)

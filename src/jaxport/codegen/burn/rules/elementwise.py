@@ -153,7 +153,9 @@ def _arithmetic(symbol: str, name: str) -> Callable[..., TypedValue]:
 
 
 def _with_number(body: RustBody, node: RustExpression, symbol: str, number: Any, dtype: np.dtype) -> RustExpression:
-    """Return a tensor and a number, put together: a negative number is subtracted instead of added, and -1 is a sign."""
+    """Return a tensor and a number, put together: a negative number is subtracted instead of added, and -1 is a
+    sign.
+    """
     if not is_dim(number) and number < 0:
         if symbol == "*" and number == -1:
             return Unary("-", node)
@@ -343,7 +345,9 @@ _NEUTRAL = {"and": True, "or": False, "xor": False}
 
 @primitive("lt_to")
 def before(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedValue:
-    """Whether one comes before another in the order of a sort: NaN last, of which JAX has made all the same, as of zeros."""
+    """Whether one comes before another in the order of a sort: NaN last, of which JAX has made all the same, as of
+    zeros.
+    """
     if a.kind != "Float":
         return _comparison("lt")(body, a, b, outs=outs)
     a, b = body.bound(a), body.bound(b)

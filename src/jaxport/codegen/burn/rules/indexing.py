@@ -1,4 +1,6 @@
-"""Gathering and scattering, by any dimension numbers: the flat positions of all elements, or what Burn has for simple ones."""
+"""Gathering and scattering, by any dimension numbers: the flat positions of all elements, or what Burn has for simple
+ones.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ def _mode(mode: Mode) -> str:
 
 @primitive("gather")
 def gather(
-    body: RustBody, x: TypedValue, indices: TypedValue, *dims: TypedValue, outs: Outs, dimension_numbers: jax.lax.GatherDimensionNumbers, slice_sizes: Sequence[Dim], mode: Mode,
+    body: RustBody, x: TypedValue, indices: TypedValue, *dims: TypedValue, outs: Outs,
+    dimension_numbers: jax.lax.GatherDimensionNumbers, slice_sizes: Sequence[Dim], mode: Mode,
     fill_value: object = None,
 ) -> TypedValue:  # fmt: skip
     numbers, out, kind = dimension_numbers, outs[0], _mode(mode)
@@ -219,7 +222,8 @@ def _times(body: RustBody, value: TypedValue, factor: Dim) -> TypedValue:
 
 
 def _positions(
-    body: RustBody, shape: Sequence[Dim], indices: TypedValue, start_map: Sequence[int], windows: Sequence[Dim], window_axes: Sequence[int | None],
+    body: RustBody, shape: Sequence[Dim], indices: TypedValue, start_map: Sequence[int], windows: Sequence[Dim],
+    window_axes: Sequence[int | None],
     batch_axes: Sequence[int], batching: Sequence[tuple[int, int]], whole: Sequence[Dim], kind: str,
 ) -> tuple[TypedValue, TypedValue | None]:  # fmt: skip
     """Return the flat position of each element of windows, and whether its window is inside.
@@ -321,7 +325,8 @@ def is_extreme(operation: str) -> bool:
 
 def _scatter(name: str) -> Callable[..., TypedValue]:
     def rule(
-        body: RustBody, x: TypedValue, indices: TypedValue, updates: TypedValue, *dims: TypedValue, outs: Outs, dimension_numbers: jax.lax.ScatterDimensionNumbers, mode: Mode,
+        body: RustBody, x: TypedValue, indices: TypedValue, updates: TypedValue, *dims: TypedValue, outs: Outs,
+        dimension_numbers: jax.lax.ScatterDimensionNumbers, mode: Mode,
         update_jaxpr: object = None, update_consts: object = None,
     ) -> TypedValue:  # fmt: skip
         numbers, kind = dimension_numbers, _mode(mode)

@@ -216,7 +216,9 @@ def dot_general(
 
 
 def arranged(body: RustBody, x: TypedValue, groups: Sequence[Sequence[int]]) -> RustExpression:
-    """Return a tensor with its axes in groups: the first ones stay axes of their own, each of the others becomes one."""
+    """Return a tensor with its axes in groups: the first ones stay axes of their own, each of the others becomes
+    one.
+    """
     batch, *others = groups
     order = [axis for group in groups for axis in group]
     node = permuted(body.tensor(x), order) if x.shape else body.tensor(x)

@@ -1,8 +1,8 @@
 """The rules that print JAX's primitives, and those that print recorded calls.
 
-A rule takes the body that it prints into and its operands as `TypedValue`s; what JAX calls parameters are keywords. It returns
-values, and refuses what Burn cannot say with `NotPrintable`. A rule of a call that returns `None` leaves the call to its
-primitives.
+A rule takes the body that it prints into and its operands as `TypedValue`s; what JAX calls parameters are keywords. It
+returns values, and refuses what Burn cannot say with `NotPrintable`. A rule of a call that returns `None` leaves the
+call to its primitives.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import numpy as np
 
 from jaxport.jaxprs import PythonFunction
 from jaxport.jaxprs.aliases import Shape
-
-__all__ = ["CALLS", "PRIMITIVES", "WITHOUT_EFFECT", "Outs", "ResultType", "call", "primitive"]
 
 
 class ResultType(Protocol):
@@ -31,7 +29,9 @@ class ResultType(Protocol):
 Outs = Sequence[ResultType]
 """The types of the results of an equation."""
 WITHOUT_EFFECT = frozenset(
-    "accuracy sharding out_sharding precision weak_type indices_are_sorted unique_indices linear unroll is_stable".split()
+    (
+        "accuracy sharding out_sharding precision weak_type indices_are_sorted unique_indices linear unroll is_stable"
+    ).split()
 )
 """Parameters of primitives that say nothing about their values; rules do not see them."""
 

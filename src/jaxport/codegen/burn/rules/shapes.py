@@ -82,7 +82,9 @@ def added_axes(node: RustExpression, added: Sequence[int], rank: int) -> RustExp
 
 
 def _without(node: RustExpression, name: str, axes: Sequence[int]) -> RustExpression | None:
-    """Return the tensor of which an expression drops axes last, or adds them, if it does: `name` is `squeeze` or `unsqueeze`."""
+    """Return the tensor of which an expression drops axes last, or adds them, if it does: `name` is `squeeze` or
+    `unsqueeze`.
+    """
     if not isinstance(node, Method) or node.name not in (f"{name}_dim", f"{name}_dims"):
         return None
     (given,) = node.arguments

@@ -43,8 +43,10 @@ def pairs_node(body: RustBody, pads: Sequence[tuple[Dim, Dim]]) -> RustExpressio
 
 @primitive("conv_general_dilated")
 def conv_general_dilated(
-    body: RustBody, x: TypedValue, kernel: TypedValue, *dims: TypedValue, outs: Outs, window_strides: Sequence[int], padding: Sequence[tuple[Dim, Dim]],
-    lhs_dilation: Sequence[int], rhs_dilation: Sequence[int], dimension_numbers: jax.lax.ConvDimensionNumbers, feature_group_count: int = 1,
+    body: RustBody, x: TypedValue, kernel: TypedValue, *dims: TypedValue, outs: Outs, window_strides: Sequence[int],
+    padding: Sequence[tuple[Dim, Dim]],
+    lhs_dilation: Sequence[int], rhs_dilation: Sequence[int], dimension_numbers: jax.lax.ConvDimensionNumbers,
+    feature_group_count: int = 1,
     batch_group_count: int = 1, preferred_element_type: DTypeLike | None = None, **_: object,
 ) -> TypedValue:  # fmt: skip
     if batch_group_count != 1:
@@ -95,18 +97,22 @@ def conv_general_dilated(
 
 def _window(name: str, identity: Callable[[np.dtype], object]) -> Callable[..., TypedValue]:
     def rule(
-        body: RustBody, x: TypedValue, *_: TypedValue, outs: Outs, window_dimensions: Sequence[int], window_strides: Sequence[int],
-        padding: Sequence[tuple[Dim, Dim]], base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None, **__: object,
+        body: RustBody, x: TypedValue, *_: TypedValue, outs: Outs, window_dimensions: Sequence[int],
+        window_strides: Sequence[int],
+        padding: Sequence[tuple[Dim, Dim]], base_dilation: Sequence[int] | None = None,
+        window_dilation: Sequence[int] | None = None, **__: object,
     ) -> TypedValue:  # fmt: skip
         return sliding(
-            body, x, outs[0], name, identity(x.dtype), window_dimensions, window_strides, padding, base_dilation, window_dilation
+            body, x, outs[0], name, identity(x.dtype), window_dimensions, window_strides, padding, base_dilation,
+            window_dilation
         )  # fmt: skip
 
     return rule
 
 
 def _pool(
-    x: TypedValue, name: str, identity: Any, window: Sequence[int], strides: Sequence[int], padding: Sequence[tuple[Dim, Dim]],
+    x: TypedValue, name: str, identity: Any, window: Sequence[int], strides: Sequence[int],
+    padding: Sequence[tuple[Dim, Dim]],
     base_dilation: Sequence[int] | None, window_dilation: Sequence[int] | None,
 ) -> Callable[[RustExpression], RustExpression] | None:  # fmt: skip
     """Return what makes the maximum, or the sum, of windows over two axes of images, in whatever order these are.
@@ -148,7 +154,8 @@ def _pool(
 
 
 def sliding(
-    body: RustBody, x: TypedValue, out: ResultType, name: str, identity: object, window: Sequence[int], strides: Sequence[int], padding: Sequence[tuple[Dim, Dim]],
+    body: RustBody, x: TypedValue, out: ResultType, name: str, identity: object, window: Sequence[int],
+    strides: Sequence[int], padding: Sequence[tuple[Dim, Dim]],
     base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None,
 ) -> TypedValue:  # fmt: skip
     """Return the reduction of each window that slides over an array: as Burn's pool, or axis by axis."""
@@ -217,6 +224,7 @@ def reduce_window(body: RustBody, *operands: TypedValue, outs: Outs, jaxpr: jaxp
     if initial.number is None:
         raise NotPrintable("a window whose first value is computed", "begin with a constant")
     return sliding(
-        body, x, outs[0], name, initial.number, params["window_dimensions"], params["window_strides"], params["padding"],
+        body, x, outs[0], name, initial.number, params["window_dimensions"], params["window_strides"],
+        params["padding"],
         params.get("base_dilation"), params.get("window_dilation"),
     )  # fmt: skip

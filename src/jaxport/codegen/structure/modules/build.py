@@ -45,8 +45,6 @@ from jaxport.importer.values.recording import Function, Step, Variable, map_leav
 from jaxport.importer.values.stored import is_uniform
 from jaxport.jaxprs.identity import IdentitySet
 
-__all__ = ["build"]
-
 
 def build(
     recorded: RecordedProgram,

@@ -16,8 +16,6 @@ from jaxport.importer.calls import Chain
 from jaxport.importer.names import unique
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["Cell", "cells_of", "put_into_cells"]
-
 FEWEST = 4
 """Cells that a module has at least: a person writes three of them out."""
 KINDS = frozenset({"Conv", "ConvTranspose", "Linear"})
@@ -66,7 +64,9 @@ def _around(leaf: Leaf, chains: Mapping[Leaf, Chain], places: Mapping[Leaf, str]
 def put_into_cells(
     cells: Sequence[Cell], leaves: Sequence[Leaf], chains: dict[Leaf, Chain], types: dict[str, str]
 ) -> None:
-    """Put cells into modules of their own, which are named after their first layers; `chains` and `types` are changed."""
+    """Put cells into modules of their own, which are named after their first layers; `chains` and `types` are
+    changed.
+    """
     places = places_of(leaves, chains)
     names = {path for chain in chains.values() for path in chain}
     for cell in cells:

@@ -24,8 +24,6 @@ from jaxport.codegen.structure.modules.scopes import element_of
 from jaxport.codegen.tree import Call, Item, Layer, Module
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["LONGEST", "Alike", "with_rounds"]
-
 LONGEST = 64
 """Items of a round at most."""
 
@@ -142,7 +140,9 @@ class _RoundRun:
         return same
 
     def calls(self, results: Collection[Variable]) -> list[Call]:
-        """Return the rounds as calls: their inputs are the values from outside, their outputs those that others read."""
+        """Return the rounds as calls: their inputs are the values from outside, their outputs those that others
+        read.
+        """
         own = [{variable for item in members for variable in item.outputs} for members in self.rounds]
         read = [variable for item in self.rounds[1] for variable in item.inputs]
         inputs = dict.fromkeys(variable for variable in read if variable not in own[1])

@@ -4,10 +4,11 @@
     x = self.layers[1](x, mask)      →      for layer in self.layers:
     x = self.layers[2](x, mask)                 x = layer(x, mask)
 
-What each call reads of another array, a cache for each layer, is looped over beside the layers: `zip(self.layers, caches)`. What
-each call returns beside the carried value is collected in a list.
+What each call reads of another array, a cache for each layer, is looped over beside the layers:
+`zip(self.layers, caches)`. What each call returns beside the carried value is collected in a list.
 
-Calls that are alike and joined are a loop, too, of which nothing is carried: a layer that is applied to each step of a sequence.
+Calls that are alike and joined are a loop, too, of which nothing is carried: a layer that is applied to each step of a
+sequence.
 
     a = self.dense(x[:, 0])                      parts = []
     b = self.dense(x[:, 1])               →      for row in jnp.transpose(x, (1, 0, 2)):
@@ -29,8 +30,6 @@ from jaxport.codegen.structure.sequences import elements_of
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.onnx_facts import UNARY
-
-__all__ = ["with_loops"]
 
 
 def with_loops(root: Module) -> Module:
@@ -184,7 +183,9 @@ ROW_LAYERS = frozenset({"Linear", "LayerNorm", "RMSNorm"})
 
 
 def _with_branches(items: Sequence[Item], results: Collection[Variable]) -> list[Item]:
-    """Return the items with a loop in place of the branches that a stack or a concatenation joins, if they are alike."""
+    """Return the items with a loop in place of the branches that a stack or a concatenation joins, if they are
+    alike.
+    """
     done = [*items]
     for join in [item for item in items if isinstance(item, Op) and item.step.name in JOINS][::-1]:
         if join in done and len(join.inputs) >= FEWEST_BRANCHES:

@@ -1,9 +1,9 @@
 """Modules closed, so that each is one call: its operands are made before, its results are read after.
 
 Exporters lose the scopes of some operators, and order operators as they like. At each level the leaves and the modules
-inside are the nodes of a graph, and a cycle in it shows a part in the wrong place: an operator that needs a module and that
-the same module needs belongs to it; modules that need each other cannot be calls, and one of them is dissolved: its parts
-move to the level around.
+inside are the nodes of a graph, and a cycle in it shows a part in the wrong place: an operator that needs a module and
+that the same module needs belongs to it; modules that need each other cannot be calls, and one of them is dissolved:
+its parts move to the level around.
 
     block.norm    y = norm(x)                      x = self.block(x)
     (no scope)    z = y * 2            →           with, in the class of `block`:
@@ -23,8 +23,6 @@ from jaxport.importer.calls import Chain, called
 from jaxport.importer.names import is_made_up
 from jaxport.importer.parts import cycles, in_order
 from jaxport.importer.values.recording import Variable
-
-__all__ = ["Nesting"]
 
 MOST_AROUND = 3
 """Operators beside the layer of a module that is a layer."""
@@ -112,7 +110,9 @@ class Nesting:
         return [Call(module, module.inputs, module.outputs)]
 
     def _label(self, layer: Layer, around: str) -> str:
-        """Return the path of a layer in a module: that of its own, though it be dissolved, or that of its kernel or only weight."""
+        """Return the path of a layer in a module: that of its own, though it be dissolved, or that of its kernel or
+        only weight.
+        """
         place, begin = self.places.get(layer, ""), f"{around}." if around else ""
         if place.startswith(begin) and place not in ("", around):
             return place.removeprefix(begin)
@@ -207,7 +207,9 @@ class Nesting:
 
 
 def _has_place(item: Item, around: str) -> bool:
-    """Whether the weights of a layer are named by its place in a module; those of one that others were folded into are not."""
+    """Whether the weights of a layer are named by its place in a module; those of one that others were folded into are
+    not.
+    """
     begin = f"{called(around)}.{item.label}." if isinstance(item, Layer) else ""
     return isinstance(item, Layer) and any(weight.name.startswith(begin) for weight in item.weights.values())
 

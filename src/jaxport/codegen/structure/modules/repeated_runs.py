@@ -1,7 +1,7 @@
 """Repeated blocks of a file that does not name its modules: the longest runs in which the same follows again and again.
 
-A run only decides which operators are a module. If its calls are alike, and may be a loop, is decided later, where modules
-are closed and classes are made.
+A run only decides which operators are a module. If its calls are alike, and may be a loop, is decided later, where
+modules are closed and classes are made.
 
     linear relu linear relu linear relu softmax   →   layers.0(linear relu) layers.1(…) layers.2(…) softmax
 """
@@ -19,8 +19,6 @@ from jaxport.codegen.tree import Layer, Leaf, Op
 from jaxport.importer.calls import Chain, called, common
 from jaxport.importer.names import unique
 from jaxport.importer.values.recording import Variable
-
-__all__ = ["NORMS", "is_activation", "mine"]
 
 FEWEST_LAYERS = 2
 """Layers with weights that a block has at least."""
@@ -44,7 +42,8 @@ def mine(
       leaves: the layers and operators, in the order of the file.
       chains: the modules around each, by identity; changed.
       weights: the variables that stand for tensors.
-      around_node: returns the modules that the file names around the node of a leaf; the names of weights may tell more.
+      around_node: returns the modules that the file names around the node of a leaf; the names of weights may tell
+        more.
 
     Returns:
       The types of the new modules, by path.

@@ -1,7 +1,7 @@
 """Modules that are called several times: their operators told apart by call, and one module made of the calls again.
 
-`separated` gives the operators of each further call of a module a path of their own, `block@1`, so that each call is closed as
-a module. `united` replaces those modules by the first one.
+`separated` gives the operators of each further call of a module a path of their own, `block@1`, so that each call is
+closed as a module. `united` replaces those modules by the first one.
 
     encoder: a @ w, b @ w   →   encoder: a @ w,  encoder@1: b @ w   →   self.encoder(a), self.encoder(b)
 """
@@ -25,8 +25,6 @@ from jaxport.importer.calls import (
     unnumbered_paths,
 )
 from jaxport.importer.values.recording import Variable
-
-__all__ = ["ModuleMatch", "further_calls", "numbers_of_calls", "separated", "united"]
 
 
 def separated(

@@ -1,7 +1,7 @@
 """Rounds of a scan over layers as elements of a list.
 
-A scan whose rounds are written out reads one row of each stacked weight per round: `blocks.norm.scale.0`, `blocks.norm.scale.1`
-in the module `blocks`. Each round is a module of its own: `blocks.0` with `blocks.0.norm.scale`.
+A scan whose rounds are written out reads one row of each stacked weight per round: `blocks.norm.scale.0`,
+`blocks.norm.scale.1` in the module `blocks`. Each round is a module of its own: `blocks.0` with `blocks.0.norm.scale`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from jaxport.codegen.structure.modules.repeats import numbers_of_calls
 from jaxport.codegen.tree import Leaf, Op
 from jaxport.importer.calls import Chain
 from jaxport.importer.values.recording import Variable
-
-__all__ = ["Rounds", "with_rounds"]
 
 _ROW = re.compile(r"(.+)\.(\d{1,6})")
 

@@ -16,8 +16,6 @@ from dataclasses import replace
 from jaxport.codegen.tree import Item, Module
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["scheduled"]
-
 
 def scheduled(root: Module) -> Module:
     """Return the tree with the items of all modules in the order in which a person writes them.

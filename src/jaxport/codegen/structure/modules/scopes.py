@@ -1,6 +1,7 @@
 """The chain of modules around each leaf, from the metadata and names of the nodes and weights of the file.
 
-Outermost first. A number belongs to the list before it, and the name of a weight tells what the names of the nodes leave out:
+Outermost first. A number belongs to the list before it, and the name of a weight tells what the names of the nodes
+leave out:
 
     /layers.0/attention/MatMul, which reads `layers.0.attention.query.weight`
         →   layers.0, layers.0.attention, layers.0.attention.query
@@ -19,24 +20,6 @@ from jaxport.importer.modules import NodePlace
 from jaxport.importer.names import given_name
 from jaxport.importer.resolving.graph import BoundNode
 from jaxport.importer.values.recording import Variable
-
-__all__ = [
-    "below_a_list",
-    "chain_of_path",
-    "containers",
-    "element_of",
-    "end_with_sums",
-    "hoist",
-    "imply_elements",
-    "keep_channels_last",
-    "leaf_chains",
-    "move_unplaced",
-    "node_chains",
-    "nodes_of",
-    "placed_by_names",
-    "places_of",
-    "share_tables",
-]
 
 _ELEMENT = re.compile(r"(.+)[._](\d+)")
 
@@ -107,7 +90,8 @@ def _names_of(leaf: Leaf) -> list[str]:
 def _name_of(leaf: Leaf, readers: Mapping[str, int]) -> str:
     """Return the name that says where a layer is: that of its first weight.
 
-    If an exporter made that up, as for a kernel that it transposed, the path of another weight of this layer alone says it.
+    If an exporter made that up, as for a kernel that it transposed, the path of another weight of this layer alone says
+    it.
     """
     first, *others = _names_of(leaf) or [""]
     if given_name(first):
@@ -155,12 +139,13 @@ def move_unplaced(
     calls: dict[Leaf, Chain],
     repeated: Collection[str],
 ) -> None:
-    """Move operators that the file has no place for into the modules around their operands, or into those of their readers.
+    """Move operators that the file has no place for into the modules around their operands, or into those of their
+    readers.
 
-    Fewer values cross the border of a module so: parts of one value into the module that reads them. Where as many go in as
-    come out, it is the module around both. What combines the
-    results of two calls of a module, or is computed of the last one only, stays outside of it: `calls` has the chains that
-    tell calls apart, and `repeated` the modules that are called several times.
+    Fewer values cross the border of a module so: parts of one value into the module that reads them. Where as many go
+    in as come out, it is the module around both. What combines the
+    results of two calls of a module, or is computed of the last one only, stays outside of it: `calls` has the chains
+    that tell calls apart, and `repeated` the modules that are called several times.
     """
     around = lambda made: common(calls[op] for op in made)
     makers, readers = makers_of(ops), readers_of(ops)
@@ -192,7 +177,9 @@ def places_of(leaves: Iterable[Leaf], chains: Mapping[Leaf, Chain]) -> dict[Leaf
 
 
 def imply_elements(chains: dict[Leaf, Chain]) -> None:
-    """Add the modules that are only containers, and so are not called: `layers.0` around `layers.0.query` and others."""
+    """Add the modules that are only containers, and so are not called: `layers.0` around `layers.0.query` and
+    others.
+    """
     with_elements: dict[Leaf, Chain] = {}
     children: dict[str, set[str]] = {}
     for key, chain in chains.items():
@@ -288,7 +275,9 @@ def _move_out(
     maker: Mapping[Variable, Leaf],
     is_bound: Callable[[Variable], bool],
 ) -> None:
-    """Move a leaf, and what of its module it is computed from, to the modules around; nothing if a weight is among that."""
+    """Move a leaf, and what of its module it is computed from, to the modules around; nothing if a weight is among
+    that.
+    """
     depth, inside = len(around), chains[leaf][len(around)]
     moving, pending = {leaf}, [leaf]
     while pending:
@@ -386,7 +375,9 @@ def placed_by_names(ops: Sequence[Op], names: Mapping[Variable, str]) -> dict[Le
 def below_a_list(
     chains: Mapping[Leaf, Chain], names: Mapping[Variable, str], types: Mapping[str, str]
 ) -> tuple[dict[Leaf, Chain], dict[Variable, str], dict[str, str]]:
-    """Return modules, names of weights and types in which modules that are numbered at the top are elements of a list."""
+    """Return modules, names of weights and types in which modules that are numbered at the top are elements of a
+    list.
+    """
     tops = {path.partition(".")[0] for chain in chains.values() for path in chain}
     paths = tops or {name.partition(".")[0] for name in names.values() if "." in name}
     if LIST in paths or not any(map(str.isdigit, paths)):

@@ -22,18 +22,16 @@ from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.names import given_name, unique, without_positions
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["copies", "owned_by_elements", "place_shared", "shared"]
-
 
 def copies(
     steps: Iterable[Step], names: Mapping[Variable, str], program: ImportedProgram, chains: Mapping[Hashable, Chain]
 ) -> dict[Variable, Variable]:
     """Return the parameters that are copies of another, each with that one.
 
-    Exporters store a weight that they transpose again for each call of its module, under a name that they make up. Equal
-    tensors are copies if they have no other names, and the same function reads them in the same module: a linear layer has
-    one kernel. Those whose elements are all the same may be weights of their own, unless the file says that it is such a
-    layer. Rows of a stack, `up.bias.0`, have the name of the stack.
+    Exporters store a weight that they transpose again for each call of its module, under a name that they make up.
+    Equal tensors are copies if they have no other names, and the same function reads them in the same module: a linear
+    layer has one kernel. Those whose elements are all the same may be weights of their own, unless the file says that
+    it is such a layer. Rows of a stack, `up.bias.0`, have the name of the stack.
     """
     kinds = {module.path: module.type for module in program.modules.walk()}
     firsts: dict[Hashable, list[Variable]] = {}
@@ -161,8 +159,8 @@ COMPUTED = "onnx::"
 def owned_by_elements(ops: Sequence[Op], names: Mapping[Variable, str], chains: Mapping[Leaf, Chain]) -> set[Variable]:
     """Return the parameters that each element of a list has of its own, though the file has one tensor for all.
 
-    Layers that are copies of one have equal tensors before they are trained, which exporters merge. Such a tensor has the
-    name of one of the elements, or none; one with the name of a module around the list is the same for all of them.
+    Layers that are copies of one have equal tensors before they are trained, which exporters merge. Such a tensor has
+    the name of one of the elements, or none; one with the name of a module around the list is the same for all of them.
     """
     places: dict[Variable, set[Chain]] = {}
     multiplied: set[Variable] = set()

@@ -12,8 +12,6 @@ from dataclasses import replace
 from jaxport.codegen.structure.sequences import elements_of
 from jaxport.codegen.tree import Call, Item, Layer, Module
 
-__all__ = ["without_wrappers"]
-
 
 def without_wrappers(root: Module) -> Module:
     """Return the tree without modules that do nothing but call their only child, which takes their place.

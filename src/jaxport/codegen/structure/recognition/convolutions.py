@@ -22,8 +22,6 @@ from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs import Dim, Parameters
 from jaxport.jaxprs.dims import static
 
-__all__ = ["convolution", "rounded_convolution", "stored_convolution"]
-
 CONVOLUTIONS = {"conv_general_dilated", "depthwise_convolution", "grouped_convolution"}
 
 
@@ -40,7 +38,9 @@ def stored_convolution(op: Op, matcher: Matcher) -> Layer | None:
 
 
 def convolution(op: Op, matcher: Matcher) -> Layer | None:
-    """Return the convolution that an operator is the end of; with channels first, its kernel is kept as the file has it."""
+    """Return the convolution that an operator is the end of; with channels first, its kernel is kept as the file has
+    it.
+    """
     out = op.outputs[0]
     channels = (out.shape[-1] if matcher.weights.channels_last else out.shape[1]) if len(out.shape) >= 3 else None
     if not isinstance(channels, int):
@@ -93,7 +93,9 @@ def _is_convolution(op: Op) -> bool:
 def _layer(
     op: Op, step: Step, x: Variable, weights: tuple[Weight, Weight | None], layout: tuple[str, ...] | None
 ) -> Layer | None:
-    """Return a convolution whose kernel is (*sizes, in, out), or with channels first, without a layout, (out, in, *sizes)."""
+    """Return a convolution whose kernel is (*sizes, in, out), or with channels first, without a layout, (out, in,
+    *sizes).
+    """
     (weight, bias), (_, _, strides, pads) = weights, step.args
     if step.kwargs.get("dimension_numbers") != layout:
         return None

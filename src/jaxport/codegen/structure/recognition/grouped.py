@@ -16,8 +16,6 @@ from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.names import given_name
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["grouped_linear"]
-
 
 def grouped_linear(op: Op, matcher: Matcher) -> Layer | None:
     """Return the product with the kernels of all groups, or of each row with the kernel of its own group."""
@@ -40,7 +38,9 @@ def grouped_linear(op: Op, matcher: Matcher) -> Layer | None:
 
 
 def _product(op: Op, matcher: Matcher) -> tuple[Weight, tuple[Variable, ...]] | None:
-    """Return the kernels that a product is with, and its operands: the rows, and the group of each if they are chosen."""
+    """Return the kernels that a product is with, and its operands: the rows, and the group of each if they are
+    chosen.
+    """
     match = _of_all(op, matcher) or _of_chosen(op, matcher)
     if match is None or match[1][0].shape[-1] != match[0].shape[1]:
         return None

@@ -21,8 +21,6 @@ from jaxport.importer.values.host import Dim, Shape
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs import Parameters
 
-__all__ = ["with_attention_layers"]
-
 PROJECTIONS = ("query", "key", "value", "out")
 """The names of the projections, as Flax has them."""
 
@@ -88,7 +86,8 @@ class _Heads:
       attention: the step between them.
       inputs: what queries are made of, and what keys and values are made of, if that is another value.
       is_causal: whether a query sees the keys up to its own position only.
-      mask: the input that says which keys each query sees; None if all, or if `is_causal` says it. With both, it says which of those.
+      mask: the input that says which keys each query sees; None if all, or if `is_causal` says it. With both, it says
+        which of those.
     """
 
     def __init__(self, projections: Mapping[str, Layer], attention: Step):
@@ -154,7 +153,9 @@ def _heads_of(module: Module) -> _Heads | None:
 
 
 def _are_heads(attention: Step, merged: Step, rows: Sequence[Shape]) -> bool:
-    """Whether queries, keys and values have the same heads, made of the last axis of projections with these other axes."""
+    """Whether queries, keys and values have the same heads, made of the last axis of projections with these other
+    axes.
+    """
     shapes = [operand.shape for operand in attention.args]
     heads, size = shapes[0][2:]
     same = all(shape[2:] == (heads, size) for shape in shapes) and isinstance(heads, int) and isinstance(size, int)

@@ -22,8 +22,6 @@ from jaxport.importer.values.recording import Variable
 from jaxport.importer.values.stored import tensor_value
 from jaxport.jaxprs.dims import static
 
-__all__ = ["LayerWeights", "Matcher", "MatrixProduct", "are_of_type"]
-
 PRODUCTS = ("jnp.matmul", "@")
 
 
@@ -77,7 +75,9 @@ class LayerWeights:
 
 
 class MatrixProduct(NamedTuple):
-    """A product with a matrix: its operator, the operands, the bias that is added to it if there is one, and the result."""
+    """A product with a matrix: its operator, the operands, the bias that is added to it if there is one, and the
+    result.
+    """
 
     op: Op
     x: Variable
@@ -223,7 +223,9 @@ class Matcher:
         return op, None
 
     def product(self, op: Op, *names: str) -> MatrixProduct | None:
-        """Return the product with a matrix, or call of one of these names, that an operator ends: itself, or with a bias."""
+        """Return the product with a matrix, or call of one of these names, that an operator ends: itself, or with a
+        bias.
+        """
         out = op.outputs[0]
         size = out.shape[-1] if out.shape else None
         product, bias = self.with_bias(op, size) if isinstance(size, int) else (op, None)

@@ -1,7 +1,8 @@
 """Layers in half precision that a file computes in float32, because a runtime has no kernel in half precision.
 
-An export of a model in bfloat16 casts what a layer takes to float32, and rounds its result: such a layer takes and returns
-bfloat16, as JAX's own do, and sums in float32. Small weights may be stored as float32 that bfloat16 can represent.
+An export of a model in bfloat16 casts what a layer takes to float32, and rounds its result: such a layer takes and
+returns bfloat16, as JAX's own do, and sums in float32. Small weights may be stored as float32 that bfloat16 can
+represent.
 """
 
 from __future__ import annotations
@@ -14,16 +15,6 @@ import numpy as np
 from jaxport.codegen.structure.recognition.matching import Matcher
 from jaxport.codegen.tree import Layer, Op, Weight, present
 from jaxport.importer.values.recording import Variable
-
-__all__ = [
-    "NARROW",
-    "narrow_operand",
-    "narrow_weight",
-    "rounded",
-    "rounded_linear",
-    "rounded_normalization",
-    "with_narrow_bias",
-]
 
 NARROW = (np.dtype("float16"), np.dtype(ml_dtypes.bfloat16))
 """Types that are computed in single precision."""
@@ -97,7 +88,9 @@ def with_narrow_bias(op: Op, like: Variable, matcher: Matcher) -> tuple[Op | Non
 
 
 def narrow_weight(value: object, like: Variable, matcher: Matcher) -> Weight | None:
-    """Return the parameter that a value in float32 is, in the half precision of another value, which can represent it."""
+    """Return the parameter that a value in float32 is, in the half precision of another value, which can represent
+    it.
+    """
     widening = matcher.step(value, "astype")
     weight = matcher.parameter(value if widening is None else widening.step.args[0])
     return None if weight is None else _stored_as(weight, like.dtype)

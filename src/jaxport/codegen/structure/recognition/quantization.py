@@ -1,9 +1,10 @@
-"""Quantized files: layers that keep their weights as integers, and values that are rounded to those of an integer type, as one call.
+"""Quantized files: layers that keep their weights as integers, and values that are rounded to those of an integer type,
+as one call.
 
 Before and after:
 
-    x @ block_dequantized(q, scales, zero_points, 4, 64)   →   QuantizedLinear(x), whose weights are `q`, `scales`, `zero_points`
-    DequantizeLinear(QuantizeLinear(x, s, z), s, z)        →   fake_quantized(x, s, z, dtype)
+    x @ block_dequantized(q, scales, zero_points, 4, 64)   →   QuantizedLinear(x), whose weights are `q`, `scales`,
+    `zero_points` DequantizeLinear(QuantizeLinear(x, s, z), s, z)        →   fake_quantized(x, s, z, dtype)
 """
 
 from __future__ import annotations
@@ -23,15 +24,6 @@ from jaxport.codegen.structure.recognition.stored import StoredOperand, stored_o
 from jaxport.codegen.tree import Layer, Op, Weight, present
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Step, Variable
-
-__all__ = [
-    "dynamic_linear",
-    "quantized_linear",
-    "stored_embedding",
-    "stored_kernel",
-    "stored_linear",
-    "with_rounding",
-]
 
 BITS = {"int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "int2": 2, "uint2": 2}
 """The types of integers that are stored in bytes, and their widths."""
@@ -68,7 +60,9 @@ def with_rounding(steps: Sequence[Step], results: Iterable[Variable]) -> list[St
 def _is_rounded(
     step: Step, rounded: Mapping[Variable, Step], same: Mapping[Variable, Variable], producers: Producers
 ) -> bool:
-    """Whether a value has been rounded to the same numbers before: a product with such a scale is exact enough to come back."""
+    """Whether a value has been rounded to the same numbers before: a product with such a scale is exact enough to come
+    back.
+    """
     x, scale, *others = step.args
     if not isinstance(scale, HostValue) or not SCALES[0] < abs(float(scale.data)) < SCALES[1]:
         return False
@@ -87,7 +81,9 @@ def _rearranged(x: Variable, producers: Producers) -> Variable | None:
 
 
 def _rounding(step: Step, producers: Producers, uses: Mapping[Variable, int]) -> Step | None:
-    """Return `fake_quantized(x, scale, zero_point, dtype)` in place of a step, if nothing else reads what is before it."""
+    """Return `fake_quantized(x, scale, zero_point, dtype)` in place of a step, if nothing else reads what is before
+    it.
+    """
     found = (next(bindings(pattern(text), step, producers), None) for text in QUANTIZED)
     bound = next((each for each in found if each is not None), None)
     if getattr(step.node, "op_type", "") != "DequantizeLinear" or bound is None:
@@ -146,7 +142,9 @@ class _Matrix(NamedTuple):
 
 
 def stored_linear(op: Op, matcher: Matcher) -> Layer | None:
-    """`x @ kernel`, of a kernel that the file has as integers of 8 bits or less, with a scale for all, a column or a block."""
+    """`x @ kernel`, of a kernel that the file has as integers of 8 bits or less, with a scale for all, a column or a
+    block.
+    """
     product, out = matcher.product(op), op.outputs[0]
     kernel = None if product is None else product.kernel
     if product is None or not isinstance(kernel, Variable | HostValue) or len(kernel.shape) != 2:
@@ -168,7 +166,8 @@ def stored_linear(op: Op, matcher: Matcher) -> Layer | None:
 
 
 def stored_kernel(kernel: object, node: object, made: Mapping[Variable, Op]) -> dict[str, Weight] | None:
-    """Return the kernel of a convolution, outputs first, if the file has it as 8-bit integers with one scale or one for each output.
+    """Return the kernel of a convolution, outputs first, if the file has it as 8-bit integers with one scale or one for
+    each output.
 
     Its integers are (*sizes, in, out).
     """
@@ -247,7 +246,9 @@ LOOKUPS = (
 
 
 def stored_embedding(op: Op, matcher: Matcher) -> Layer | None:
-    """Rows of a table that the file has as integers of 8 bits, with one scale: dequantized behind the lookup, or before it."""
+    """Rows of a table that the file has as integers of 8 bits, with one scale: dequantized behind the lookup, or before
+    it.
+    """
     out, zero_point = op.outputs[0], HostValue(np.zeros((), np.int8))
     bound = next((found for text in LOOKUPS if (found := matcher.bound(text, op.step)) is not None), None)
     if bound is not None:

@@ -15,8 +15,6 @@ from jaxport.codegen.tree import Item, Layer, Module, Op, Weight
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["with_quantizers"]
-
 LABEL = "quantize"
 """The name of a layer that rounds, or of the list of those of a module."""
 
@@ -24,8 +22,8 @@ LABEL = "quantize"
 def with_quantizers(root: Module, accepts: Callable[[Layer], bool]) -> Module:
     """Return the tree with a layer in place of each `fake_quantized(x, scale, zero_point, dtype)`.
 
-    The numbers are data of the layers, so that blocks which differ in them only are one class. `accepts` says whether the
-    target has the layer.
+    The numbers are data of the layers, so that blocks which differ in them only are one class. `accepts` says whether
+    the target has the layer.
     """
 
     def quantized(module: Module) -> Module:
@@ -37,7 +35,9 @@ def with_quantizers(root: Module, accepts: Callable[[Layer], bool]) -> Module:
 
 
 def _labels(module: Module) -> Mapping[Op, str]:
-    """Return the place of each rounding below a module: in a list of them, or its own among the elements of a sequence."""
+    """Return the place of each rounding below a module: in a list of them, or its own among the elements of a
+    sequence.
+    """
     rounding = [item for item in module.items if isinstance(item, Op) and _is_rounding(item)]
     elements = elements_of(module)
     if elements is None:

@@ -1,7 +1,7 @@
 """Operators that are a layer: a weight, and the computation with it.
 
-A layer stands for exactly the steps that compute its result, whatever operators of the file they came from. A recogniser
-starts at one step and walks backwards; it declines if any step differs from its pattern.
+A layer stands for exactly the steps that compute its result, whatever operators of the file they came from. A
+recogniser starts at one step and walks backwards; it declines if any step differs from its pattern.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ from jaxport.codegen.tree import Layer, Leaf, Op, Weight, present
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["LayerWeights", "recognised"]
-
 ROOT_MEAN_SQUARE = "x * lax.rsqrt(jnp.mean(x * x, axis=axes, keepdims=True) + epsilon)"
 """The division by the root mean square."""
 
@@ -40,7 +38,9 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Standardized(NamedTuple):
-    """A division by the root mean square over the last axis: the operand, the epsilon, and if the mean is subtracted."""
+    """A division by the root mean square over the last axis: the operand, the epsilon, and if the mean is
+    subtracted.
+    """
 
     x: Variable
     epsilon: float
@@ -48,6 +48,7 @@ class Standardized(NamedTuple):
 
 
 def linear(op: Op, matcher: Matcher) -> Layer | None:
+    """Return the dense layer that a product with a weight is."""
     product = matcher.product(op)
     if product is None or not product.x.shape or product.x in matcher.weights.names:
         return None
@@ -76,7 +77,8 @@ def embedding(op: Op, matcher: Matcher) -> Layer | None:
 
 
 def normalization(op: Op, matcher: Matcher) -> Layer | None:
-    """`(x - mean(x)) * rsqrt(mean((x - mean(x))²) + epsilon) * scale + bias`, the same without the mean, and without weights.
+    """`(x - mean(x)) * rsqrt(mean((x - mean(x))²) + epsilon) * scale + bias`, the same without the mean, and without
+    weights.
 
     Of float16 or bfloat16, the statistics are in single precision, and so is the division.
     """
@@ -155,7 +157,9 @@ def _standardized(value: object, matcher: Matcher) -> Standardized | None:
 
 
 def batch_normalization(op: Op, matcher: Matcher) -> Layer | None:
-    """Batch normalization: the whole of an operator, whose last step this is; by its statistics, or those of the batch."""
+    """Batch normalization: the whole of an operator, whose last step this is; by its statistics, or those of the
+    batch.
+    """
     node = matcher.weights.nodes.get(op.step.node)
     if op.operator != "BatchNormalization" or node is None or matcher.last[op.step.node] is not op:
         return None
@@ -205,7 +209,8 @@ def _difference(op: Op, matcher: Matcher) -> Op | None:
 
 
 Recogniser = Callable[[Op, Matcher], Layer | None]
-"""Returns the layer whose last operator this is, or None; the matcher answers questions about the operators before it."""
+"""Returns the layer whose last operator this is, or None; the matcher answers questions about the operators before it.
+"""
 
 RECOGNISERS: list[Recogniser] = [
     stored_linear,

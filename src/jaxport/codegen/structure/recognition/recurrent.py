@@ -21,8 +21,6 @@ from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Function, Variable
 from jaxport.jaxprs.dims import static
 
-__all__ = ["recurrent"]
-
 GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 """Where the frameworks' gates are in ONNX: an LSTM's are input, forget, cell, output; a GRU's reset, update, new."""
 ZERO = -1
@@ -243,7 +241,9 @@ class Packed:
         return None
 
     def _weight(self, numbers: np.ndarray, is_matrix: bool) -> Weight | None:
-        """Return the part of a parameter with these rows, with a column for each; None if they do not follow one another."""
+        """Return the part of a parameter with these rows, with a column for each; None if they do not follow one
+        another.
+        """
         parameter = next((v for v, first in self._first.items() if 0 <= numbers[0] - first < self._length(v)), None)
         if parameter is None or not np.array_equal(numbers, np.arange(numbers[0], numbers[0] + len(numbers))):
             return None

@@ -19,8 +19,6 @@ from jaxport.importer.values.recording import Variable
 from jaxport.importer.values.stored import tensor_value
 from jaxport.jaxprs.dims import static
 
-__all__ = ["StoredOperand", "dequantized", "stored_operands"]
-
 OPTIONS = ("axis", "block_size")
 
 MOST_OPERANDS = 4

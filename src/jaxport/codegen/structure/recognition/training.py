@@ -11,15 +11,14 @@ from jaxport.codegen.structure.recognition.matching import Matcher
 from jaxport.codegen.tree import Layer, Op
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["dropout", "is_of_batch"]
-
-
 DROPOUT = "jnp.where((kept := random.bernoulli(random.fold_in(_, seed), *_)), x / share, 0)"
 SHARES = ("1 - lax.convert_element_type(rate, *_)", "1 - rate")
 
 
 def dropout(op: Op, matcher: Matcher) -> Layer | None:
-    """Return the dropout that an operator ends, `where(kept, x / (1 - rate), 0)`, if only this operator reads `kept`."""
+    """Return the dropout that an operator ends, `where(kept, x / (1 - rate), 0)`, if only this operator reads
+    `kept`.
+    """
     bound = matcher.bound(DROPOUT, op.step) if op.operator == "Dropout" else None
     if bound is None or matcher.uses[bound["kept"]] != 1:
         return None

@@ -18,8 +18,6 @@ from jaxport.codegen.rewriting.steps import in_place
 from jaxport.codegen.structure.spelling.idioms import sizes_as_written
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["CHANNELS_LAST", "LAYOUTS", "transposed"]
-
 CHANNELS_LAST = RuleTable()
 """Rules on transposes between channels first and channels last."""
 

@@ -23,8 +23,6 @@ from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs import Parameters
 from jaxport.jaxprs.dim_text import parse
 
-__all__ = ["are_bounds", "is_computed"]
-
 # Order
 
 ONE_ZERO = "jnp.where(x == 0, 0, x)"

@@ -18,8 +18,6 @@ from jaxport.codegen.structure.spelling.channels import CHANNELS_LAST, transpose
 from jaxport.codegen.structure.spelling.idioms import is_single
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["CENTERED", "FIRST", "GROUPS_FIRST"]
-
 FIRST = "channels_first.group_norm"
 """The normalization of groups of channels of the second axis, with its scale and bias."""
 

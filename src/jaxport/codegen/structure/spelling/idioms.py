@@ -19,8 +19,6 @@ from jaxport.importer.values.host import Dim, HostValue
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs import Parameters
 
-__all__ = ["AS_WRITTEN", "element", "is_single"]
-
 AS_WRITTEN = RuleTable()
 """Rules whose results have the values of the steps, written as a person does."""
 

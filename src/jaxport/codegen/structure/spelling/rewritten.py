@@ -20,8 +20,6 @@ from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN
 from jaxport.codegen.tree import Op
 from jaxport.importer.values.recording import Step, Variable, map_leaves
 
-__all__ = ["MOVING", "ROLES", "rewritten"]
-
 ROLES = frozenset({"mask", "cos", "sin"})
 """Names of values that keep their meaning in every module."""
 

@@ -10,12 +10,13 @@ from typing import Literal
 from jaxport.codegen.nodes import TreeNode, walk
 from jaxport.codegen.writing.drafts import Draft
 
-__all__ = ["distinct_names"]
-
 Owner = Literal["model", "framework", "class"]
 """What has a name that is wanted again: the model, a layer of the framework, or another class."""
 ORDINARY = frozenset(
-    "permute flip slice select take clone forward reshape transpose astype cast init new unsqueeze squeeze val dims device".split()
+    (
+        "permute flip slice select take clone forward reshape transpose astype cast init new unsqueeze squeeze val "
+        "dims device"
+    ).split()
 )
 """Functions that say nothing of a module."""
 
@@ -25,8 +26,9 @@ def distinct_names(
 ) -> Iterator[str]:
     """Yield names for a class that cannot have its own, the most telling first.
 
-    They tell the module around it (`DecoderLayer`), a part or a function that it has and the first class of the name has not, or
-    the other way round (`LayerWithShortcut`, `LayerWithoutBias`), or that one of that name is around it (`InnerModel`).
+    They tell the module around it (`DecoderLayer`), a part or a function that it has and the first class of the name
+    has not, or the other way round (`LayerWithShortcut`, `LayerWithoutBias`), or that one of that name is around it
+    (`InnerModel`).
 
     Args:
       base: the name that is taken.

@@ -28,16 +28,14 @@ from jaxport.importer.names import identifier, unique
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Function, Step, Variable
 
-__all__ = ["ModuleNames"]
-
 
 @dataclass
 class ModuleNames(ValueNames[Expression]):
     """Names the values of one module.
 
-    Steps are numbered as they are printed. `last` says which step reads a value for the last time, and `busy` the same of the value
-    that a name holds: a name is free once that number is not larger than `now`. Names of arguments that stay, and of results, are
-    busy for good (`math.inf`); so is each name in a nested function, whose `depth` is not 0.
+    Steps are numbered as they are printed. `last` says which step reads a value for the last time, and `busy` the same
+    of the value that a name holds: a name is free once that number is not larger than `now`. Names of arguments that
+    stay, and of results, are busy for good (`math.inf`); so is each name in a nested function, whose `depth` is not 0.
 
     Attributes:
       fields: the names of the module's parts.
@@ -113,7 +111,9 @@ class ModuleNames(ValueNames[Expression]):
         return [one or default for one in own] if is_told else default
 
     def _parts(self, step: Step) -> list[str]:
-        """Return names for the parts of a value: those in the name of the layer `qkv`, or what the parts are read for."""
+        """Return names for the parts of a value: those in the name of the layer `qkv`, or what the parts are read
+        for.
+        """
         told = names_of_parts(self.called.get(step.args[0], ""), len(step.outputs))
         roles = [role_of(part, self.readers) or name for part, name in zip(step.outputs, told, strict=True)]
         return roles if {*told} == {"part"} else told

@@ -13,8 +13,6 @@ from typing import Generic, TypeVar
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.values.recording import Function, Step, Variable
 
-__all__ = ["ValueNames", "default_name", "variable_name"]
-
 Expression = TypeVar("Expression")
 
 

@@ -13,8 +13,6 @@ from jaxport.codegen.structure.spelling.rewritten import MOVING
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["DESCRIPTIONS", "OPERANDS", "Readers", "argument_description", "description", "role_of"]
-
 Readers = Mapping[Variable, Sequence[Step]]
 """The steps that read each value."""
 
@@ -34,30 +32,46 @@ ACTIVATIONS = frozenset(
 ) | {"jnp.tanh", "nn.sigmoid"}
 
 NOUNS = {
-    "jnp.mean": "mean", "jnp.var": "variance", "jnp.std": "deviation", "jnp.sum": "total", "jnp.prod": "product", "jnp.max": "greatest",
+    "jnp.mean": "mean", "jnp.var": "variance", "jnp.std": "deviation", "jnp.sum": "total", "jnp.prod": "product",
+    "jnp.max": "greatest",
     "jnp.min": "least", "jnp.maximum": "greater", "jnp.minimum": "lesser", "jnp.sqrt": "root", "lax.rsqrt": "scale",
-    "jnp.square": "squares", "jnp.exp": "exponentials", "jnp.log": "logarithms", "nn.log_softmax": "logarithms", "jnp.abs": "magnitude",
-    "jnp.cumsum": "sums", "jnp.arange": "positions", "jnp.argmax": "indices", "jnp.argmin": "indices", "jnp.argsort": "order",
-    "jnp.sort": "ordered", "jnp.concatenate": "joined", "jnp.stack": "stacked", "jnp.pad": "padded", "jnp.tile": "repeated",
-    "jnp.repeat": "repeated", "jnp.broadcast_to": "expanded", "jnp.where": "chosen", "jnp.take": "rows", "jnp.take_along_axis": "chosen",
-    "jnp.clip": "bounded", "jnp.round": "rounded", "jnp.floor": "rounded", "jnp.ceil": "rounded", "jnp.sign": "signs", "jnp.roll": "rolled",
+    "jnp.square": "squares", "jnp.exp": "exponentials", "jnp.log": "logarithms", "nn.log_softmax": "logarithms",
+    "jnp.abs": "magnitude",
+    "jnp.cumsum": "sums", "jnp.arange": "positions", "jnp.argmax": "indices", "jnp.argmin": "indices",
+    "jnp.argsort": "order",
+    "jnp.sort": "ordered", "jnp.concatenate": "joined", "jnp.stack": "stacked", "jnp.pad": "padded",
+    "jnp.tile": "repeated",
+    "jnp.repeat": "repeated", "jnp.broadcast_to": "expanded", "jnp.where": "chosen", "jnp.take": "rows",
+    "jnp.take_along_axis": "chosen",
+    "jnp.clip": "bounded", "jnp.round": "rounded", "jnp.floor": "rounded", "jnp.ceil": "rounded", "jnp.sign": "signs",
+    "jnp.roll": "rolled",
     "jnp.flip": "flipped", "jnp.reshape": "arranged", "jnp.transpose": "transposed", "jnp.squeeze": "squeezed",
-    "jnp.expand_dims": "unsqueezed", "astype": "converted", "T": "transposed", "mT": "transposed", "jnp.matmul": "product", "@": "product",
-    "jnp.einsum": "product", "lax.conv_general_dilated": "features", "lax.conv_transpose": "features", "lax.reduce_window": "pooled",
-    "nn.max_pool": "pooled", "nn.avg_pool": "pooled", **dict.fromkeys(ROTATIONS, "rotated"), "jnp.tril": "triangle", "jnp.triu": "triangle",
-    "nn.logsumexp": "total", "jnp.linalg.norm": "norm", "jnp.power": "power", "**": "power", "-": "difference", "%": "remainder",
-    "//": "quotient", "helper.scatter_nd": "updated", "helper.scatter_elements": "updated", "helper.write_into_cache": "updated",
-    "helper.gather_nd": "rows", "lax.cond": "chosen", "lax.switch": "chosen", "lax.scan": "state", "lax.while_loop": "state", "jnp.logical_and": "mask", "jnp.logical_or": "mask", "jnp.logical_not": "mask",
+    "jnp.expand_dims": "unsqueezed", "astype": "converted", "T": "transposed", "mT": "transposed",
+    "jnp.matmul": "product", "@": "product",
+    "jnp.einsum": "product", "lax.conv_general_dilated": "features", "lax.conv_transpose": "features",
+    "lax.reduce_window": "pooled",
+    "nn.max_pool": "pooled", "nn.avg_pool": "pooled", **dict.fromkeys(ROTATIONS, "rotated"), "jnp.tril": "triangle",
+    "jnp.triu": "triangle",
+    "nn.logsumexp": "total", "jnp.linalg.norm": "norm", "jnp.power": "power", "**": "power", "-": "difference",
+    "%": "remainder",
+    "//": "quotient", "helper.scatter_nd": "updated", "helper.scatter_elements": "updated",
+    "helper.write_into_cache": "updated",
+    "helper.gather_nd": "rows", "lax.cond": "chosen", "lax.switch": "chosen", "lax.scan": "state",
+    "lax.while_loop": "state", "jnp.logical_and": "mask", "jnp.logical_or": "mask", "jnp.logical_not": "mask",
 }  # fmt: skip
 """What a function makes."""
 DESCRIPTIONS = frozenset(NOUNS.values()) | frozenset(
-    "query key value gate hidden attended mask condition scores part updated mapped indices shifted scaled residual total ratio".split()
+    (
+        "query key value gate hidden attended mask condition scores part updated mapped indices shifted scaled "
+        "residual total ratio"
+    ).split()
 )
 """Names that say what a value is."""
 
 
 def role_of(value: Variable, readers: Readers) -> str:
-    """Return what a value is to those that read it: `query`, `key`, `value`, `bias` or `mask` of an attention, `starts` of rows; or an empty text.
+    """Return what a value is to those that read it: `query`, `key`, `value`, `bias` or `mask` of an attention, `starts`
+    of rows; or an empty text.
 
     A value that is only moved on its way, as heads are, is what it is moved for.
     """
@@ -116,7 +130,8 @@ def _is_gate(step: Step, readers: Readers) -> bool:
 
 
 def description(step: Step, readers: Readers, makers: Mapping[Variable, Step], depth: int = 0) -> str:
-    """Return a name for the result of a step, for where `x` has another value: what the function makes, or what it is for.
+    """Return a name for the result of a step, for where `x` has another value: what the function makes, or what it is
+    for.
 
     Args:
       step: a step.
@@ -161,7 +176,8 @@ def _of_arithmetic(step: Step) -> str:
 
 
 def argument_description(argument: Variable, items: Sequence[Item], parameters: Mapping[Module, Sequence[str]]) -> str:
-    """Return a name for an argument of a module beside `x`: what the modules call it that it is handed to, or what is done with it.
+    """Return a name for an argument of a module beside `x`: what the modules call it that it is handed to, or what is
+    done with it.
 
     Args:
       argument: the argument.

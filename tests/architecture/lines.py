@@ -1,0 +1,156 @@
+"""The code lines of each room, what they may be at most, and how they differ from another revision.
+
+`python -m tests.architecture.lines [--base main]` prints the rooms that differ; `--lower` lowers each ceiling to what its room has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from tests.architecture.sources import SOURCE, code_lines, nodes_of, text_of
+
+ROOT = SOURCE.parent
+PACKAGE = "src/jaxport"
+
+# The lines of code that each room may have: a folder up to two deep, with its loose files. They only go down (`--lower`); what has to
+# grow is a row of `RAISED`.
+CEILINGS: dict[str, int] = {
+    "blocks": 880,
+    "blocks/callables": 880,
+    "blocks/marking": 840,
+    "cli": 2300,
+    "cli/terminal": 460,
+    "codegen": 1780,
+    "codegen/burn": 4700,
+    "codegen/equinox": 580,
+    "codegen/flax": 380,
+    "codegen/python": 760,
+    "codegen/recorded": 1180,
+    "codegen/rewriting": 1000,
+    "codegen/rust": 700,
+    "codegen/structure": 4160,
+    "codegen/writing": 1740,
+    "export": 2020,
+    "export/delivery": 760,
+    "export/emit": 1740,
+    "export/flags": 480,
+    "export/generation": 460,
+    "export/passes": 2600,
+    "export/precision": 1040,
+    "export/prepare": 980,
+    "export/rules": 4940,
+    "export/walk": 400,
+    "frameworks": 620,
+    "graph": 1840,
+    "graph/facts": 1340,
+    "graph/fusions": 3580,
+    "importer": 1620,
+    "importer/loading": 920,
+    "importer/ops": 5100,
+    "importer/resolving": 1740,
+    "importer/running": 800,
+    "importer/tensors": 640,
+    "importer/traced": 1120,
+    "importer/values": 960,
+    "jaxprs": 1820,
+    "loose files": 1320,
+    "mox": 580,
+    "mox/edits": 1080,
+    "mox/looking": 400,
+    "mox/programs": 980,
+    "mox/querying": 1800,
+    "mox/serialize": 1420,
+    "mox/substitution": 1360,
+    "onnx_facts": 920,
+    "pytorch": 620,
+    "sizes": 520,
+    "stablehlo": 1560,
+    "stablehlo/ops": 800,
+    "testing": 480,
+    "verify": 1360,
+    "verify/per_block": 240,
+}
+
+#: What was added to a ceiling: the room, the lines, and what they bought, in a sentence.
+RAISED: list[tuple[str, int, str]] = [
+    ("codegen/recorded", 20, "sizes that follow from the largest of repeated positions are known, so that models of open batches print"),
+    ("codegen/structure", 20, "normalizations without weights are layers, and matrices that branches multiply by are no tables"),
+    ("importer", 20, "programs take tensors of PyTorch, and other arrays with DLPack, without a copy"),
+]
+
+ROUNDED = 20
+"""What a lowered ceiling is rounded up to."""
+
+
+def room(file: str) -> str:
+    """The room of a file: the folder that it is in below the package, up to two deep.
+
+    >>> room("src/jaxport/export/rules/recurrent/cells.py"), room("src/jaxport/errors.py")
+    ('export/rules', 'loose files')
+    """
+    return "/".join(PurePosixPath(file).relative_to(PACKAGE).parts[:-1][:2]) or "loose files"
+
+
+def by_room() -> Counter[str]:
+    """The code lines of each room as the files are."""
+    found: Counter[str] = Counter()
+    for path in sorted((ROOT / PACKAGE).rglob("*.py")):
+        found[room(path.relative_to(ROOT).as_posix())] += code_lines(text_of(path), nodes_of(path))
+    return found
+
+
+def differences(base: str) -> Counter[str]:
+    """How many lines each room has gained since this branch left another one, or lost."""
+    git = lambda *command: subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    start = git("merge-base", base, "HEAD").stdout.strip()
+    changed = git("diff", "--name-only", "--no-renames", start, "--", PACKAGE).stdout.split()
+    made: Counter[str] = Counter()
+    for file in filter(lambda name: name.endswith(".py"), changed):
+        before, path = git("show", f"{start}:{file}"), ROOT / file
+        made[room(file)] += code_lines(path.read_text()) if path.exists() else 0
+        made[room(file)] -= code_lines(before.stdout) if before.returncode == 0 else 0
+    return made
+
+
+def ceilings() -> Mapping[str, int]:
+    """What each room may have at most."""
+    most = Counter(CEILINGS)
+    for name, lines, _ in RAISED:
+        most[name] += lines
+    return most
+
+
+def table(made: Mapping[str, int], now: Mapping[str, int]) -> str:
+    """What differs, room by room, with what is left to each ceiling."""
+    rows = [
+        f"{name:24} {now.get(name, 0):7,} {lines:+6,} {ceilings().get(name, 0) - now.get(name, 0):6,} left"
+        for name, lines in sorted(made.items())
+        if lines
+    ]
+    total = sum(now.values())
+    return "\n".join(["lines of code by room", *rows, f"{'whole':24} {total:7,} {sum(made.values()):+6,}"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--base", default="main")
+    parser.add_argument("--lower", action="store_true")
+    given, now = parser.parse_args(), by_room()
+    if given.lower:
+        most = {name: min(ceilings().get(name, 10**6), -(-lines // ROUNDED) * ROUNDED) for name, lines in now.items()}
+        rows = "".join(f'    "{name}": {lines},\n' for name, lines in sorted(most.items()))
+        own = Path(__file__)
+        text = re.sub(
+            r"(CEILINGS: dict\[str, int\] = )\{.*?\}\n", rf"\1{{\n{rows}}}\n", own.read_text(), flags=re.DOTALL
+        )
+        own.write_text(re.sub(r"(RAISED: .*? = )\[.*?\n?\]\n", r"\1[]\n", text, flags=re.DOTALL))
+    print(table(differences(given.base), now))
+
+
+if __name__ == "__main__":
+    main()
