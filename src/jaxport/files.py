@@ -112,7 +112,8 @@ def publish(
                 digest = ""
                 if write_data is not None:
                     write_data(folder / _DATA)
-                    digest = _settled(folder / _DATA, mode)
+                    _settled(folder / _DATA, mode)
+                    digest = _digest(folder / _DATA)
                 name = data_name(target.name, digest, suffix) if digest else ""
                 write(folder / _MAIN, name)
                 _settled(folder / _MAIN, mode)
@@ -189,13 +190,17 @@ def _mode_of(target: Path) -> int | None:
     return stat.S_IMODE(status.st_mode)
 
 
-def _settled(path: Path, mode: int | None) -> str:
-    """Return the digest of a complete file, after it has reached the disk."""
+def _settled(path: Path, mode: int | None) -> None:
+    """Give a complete file its permissions, and wait until it has reached the disk."""
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
         os.chmod(path, _mode_of_new_files(path.parent) if mode is None else mode)
         os.fsync(file.fileno())  # some file systems report a full disk only here
-    return digest
+
+
+def _digest(path: Path) -> str:
+    """Return what names a file of weights; it reads the whole file, so other files have none."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
 
 
 def _mode_of_new_files(folder: Path) -> int:

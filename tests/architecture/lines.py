@@ -58,7 +58,7 @@ CEILINGS: dict[str, int] = {
     "importer/traced": 1120,
     "importer/values": 960,
     "jaxprs": 1820,
-    "loose files": 1320,
+    "loose files": 940,
     "mox": 580,
     "mox/edits": 1080,
     "mox/looking": 400,
@@ -78,9 +78,21 @@ CEILINGS: dict[str, int] = {
 
 #: What was added to a ceiling: the room, the lines, and what they bought, in a sentence.
 RAISED: list[tuple[str, int, str]] = [
-    ("codegen/recorded", 20, "sizes that follow from the largest of repeated positions are known, so that models of open batches print"),
-    ("codegen/structure", 20, "normalizations without weights are layers, and matrices that branches multiply by are no tables"),
+    ("codegen/recorded", 24, "sizes that follow from the largest of repeated positions are known: open batches print"),
+    (
+        "codegen/structure",
+        20,
+        "normalizations without weights are layers, and matrices that branches multiply by are no tables",
+    ),
     ("importer", 20, "programs take tensors of PyTorch, and other arrays with DLPack, without a copy"),
+    ("frameworks", 1, "`flax.nnx.RoPE` takes open lengths, of which it makes floats"),
+    ("importer", 87, "a tied head in a file of PyTorch is one parameter; equal layers are blocks of equal results"),
+    ("importer/resolving", 135, "sizes computed in floats of few bits are exact; upper bits of sums are announced"),
+    (
+        "export/passes",
+        100,
+        "erfc is written out last, and a pass says where it begins: a GELU takes a seventh of the calls",
+    ),
 ]
 
 ROUNDED = 20

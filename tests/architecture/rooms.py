@@ -15,7 +15,7 @@ ROOMS: dict[str, str] = {
     "codegen/structure": "operators sequences spelling recognition modules",
     "export": "choices ports specs emit generation passes prepare flags delivery precision functions rules walk explain failures function_graph "
     "exported_model exported calibration precisions api",
-    "graph": "remembering editing layout axis_groups identities facts matching masks affine fusing patterns arranging fusions",
+    "graph": "remembering editing layout axis_groups identities facts matching masks affine fusing patterns arranging axes fusions",
     "importer": "limits names parts values arguments resolving batching ops loading calls modules tensors segments ties interface "
     "traced running explain program",
     "jaxprs": "aliases identity dim_text releases walk dims rewrite alike body_inputs taps vmap_axes meshes",

@@ -204,6 +204,44 @@ def test_tied_entries_that_differ_are_refused(tmp_path: Path) -> None:
         module.load_pytorch({**STATE, "head.weight": STATE["table.weight"] + 1})
 
 
+def with_tied_head() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """A model whose head has the table as its weight, under the head's name, and that transposed as another tensor."""
+    table = STATE["table.weight"]
+    nodes = [
+        onnx.helper.make_node("Gather", ["head.weight", "ids"], ["x"]),
+        onnx.helper.make_node("Tanh", ["x"], ["a"]),
+        onnx.helper.make_node("MatMul", ["a", "val_3"], ["y"]),
+    ]
+    for node, path in zip(nodes, ("table", "", "head"), strict=True):
+        paths, types = ([path], [CLASSES["up" if path == "head" else path]]) if path else ([], [])
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=str(["", *paths, "call"]))
+        node.metadata_props.add(key="pkg.torch.onnx.class_hierarchy", value=str(["my.Model", *types, "call"]))
+    stored = {"head.weight": table, "val_3": np.ascontiguousarray(table.T)}
+    graph = onnx.helper.make_graph(
+        nodes,
+        "tied",
+        [onnx.helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["b", "n"])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["b", "n", 7])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in stored.items()],
+    )
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    made = onnx.helper.make_model(graph, producer_name="pytorch", opset_imports=opsets, ir_version=10)
+    return made, {"table.weight": table, "head.weight": table}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_head_whose_transpose_is_stored_is_one_parameter_with_two_entries(framework: str, tmp_path: Path) -> None:
+    made, state = with_tied_head()
+    jaxport.from_onnx(made).to_source(tmp_path, framework=framework)
+    module = load(tmp_path)
+    changed = {name: 2 * array + 1 for name, array in state.items()}
+    loaded = module.load_pytorch(changed)
+    expected = np.tanh(changed["table.weight"][IDS]) @ changed["head.weight"].T
+    np.testing.assert_allclose(loaded(jnp.asarray(IDS)), expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match=r"`head.weight` and `table.weight` are one tensor in this model, and differ"):
+        module.load_pytorch(changed | {"table.weight": state["table.weight"]})
+
+
 def renamed(model: onnx.ModelProto, before: str, after: str) -> onnx.ModelProto:
     for tensor in model.graph.initializer:
         tensor.name = after if tensor.name == before else tensor.name

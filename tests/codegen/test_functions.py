@@ -40,7 +40,9 @@ def read_back(call, specs, opset: int, folder: Path) -> jaxport.Program:
 
 def arguments(function: JaxFunction, dtype: str) -> list[np.ndarray]:
     if dtype in FLOATS:
-        return [np.asarray(array, jnp.dtype(dtype)) for array in (ARRAY, np.roll(ARRAY, 3, axis=1))[: function.arity]]
+        return [
+            np.asarray(array, jnp.dtype(dtype)) for array in (np.roll(ARRAY, 3 * k, 1) for k in range(function.arity))
+        ]
     first, second = np.arange(14).reshape(2, 7) * 5, np.arange(14)[::-1].reshape(2, 7) // 3
     return [array.astype(dtype) for array in (first, second)]
 

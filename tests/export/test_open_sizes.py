@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax import lax
 from jax.lax import associative_scan
 
@@ -107,6 +110,21 @@ def test_attention_with_rotary_embedding_is_recognised():
         return attention(x, x, x, mask=jnp.tril(jnp.ones((x.shape[0], x.shape[0]), bool)), process_heads=heads)
 
     exported = check(jax.vmap(layer), f32("B", "T", 8))
+    assert "Attention" in [node.op_type for node in exported.model.graph]
+
+
+@pytest.mark.filterwarnings("ignore:'.value' access:DeprecationWarning")  # Flax's own access to its table
+@pytest.mark.skipif(not hasattr(nnx, "RoPE"), reason="this release of Flax has no `nnx.RoPE`")
+@pytest.mark.parametrize("options", [{}, {"embedding_size": 4, "max_seq_len": 9}], ids=["computed", "stored"])
+def test_the_rotary_embedding_of_flax(options):
+    rotary = nnx.RoPE(**options)
+    exported = check(rotary, f32("B", "T", 4))
+    assert np.isnan(exported(np.ones((1, 10, 4), np.float32))[:, -1]).all() == bool(options), "the table ends"
+    attend = functools.partial(nnx.dot_product_attention_with_rope, rope=rotary)
+    without = {"float64": "JAX has the logits in float32"}
+    check(attend, *[f32("B", "T", 2, 4)] * 3, without=without)
+    layer = nnx.MultiHeadAttention(2, 8, attention_fn=attend, decode=False, rngs=nnx.Rngs(0))
+    exported = check(layer, f32("B", "T", 8), without=without)
     assert "Attention" in [node.op_type for node in exported.model.graph]
 
 

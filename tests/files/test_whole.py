@@ -279,3 +279,17 @@ def test_a_mox_of_an_earlier_version_is_read(tmp_path: Path):
     del document["weights_file"]
     (tmp_path / "m.json").write_text(json.dumps(document))
     np.testing.assert_array_equal(jaxport.mox.load(tmp_path / "m.json")(np.ones(3, np.float32)), np.full(500, 3))
+
+
+@pytest.mark.parametrize("kind", SAVERS)
+def test_only_a_data_file_that_its_digest_names_is_read_again(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[str] = []
+    digest = files.hashlib.file_digest
+    monkeypatch.setattr(files.hashlib, "file_digest", lambda file, name: hashed.append(file.name) or digest(file, name))
+    name, save = SAVERS[kind]
+    save(tmp_path / name, 1.0)
+    assert len(hashed) == sum(
+        bool(re.search(rf"\.[0-9a-f]{{{files.DIGITS}}}\.", path.name)) for path in tmp_path.iterdir()
+    )

@@ -325,3 +325,12 @@ def test_integers_equal_themselves(kind: str, operator: str, band: Band | None):
     text = f'<ir_version: 10, opset_import: ["": 21]> g ({kind}[n] x) => (bool[n] y) {{ y = {operator}(x, x) }}'
     graph = ir.from_onnx_text(text)
     assert Knowledge(graph).of(graph.graph.outputs[0]).band == band
+
+
+def test_a_zero_keeps_its_sign_in_another_type():
+    program = """<ir_version: 10, opset_import: ["": 20]>
+        g (int64 n) => (float16[m] y) <float zero = {-0.0}, float one = {1}, int64 none = {0}, int64 step = {1}, int64 few = {2}>
+        { i = Range(none, n, step) c = Less(i, few) chosen = Where(c, zero, one) y = Cast<to = 10>(chosen) }"""
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(program)))
+    assert not Knowledge(model).of(model.graph.outputs[0]).never_negative_zero
+    assert Knowledge(model).of(model.graph.outputs[0]).choice is not None

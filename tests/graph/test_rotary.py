@@ -130,11 +130,98 @@ def test_neighbours_are_exchanged(fn):
             x * jnp.repeat(jnp.cos(angles[..., :2]), 4, -1)[:, None]
             + exchanged(x) * jnp.repeat(jnp.sin(angles[..., :2]), 4, -1)[:, None]
         ),
-        lambda x, angles: x * jnp.repeat(angles, 2, -1)[:, None] - exchanged(x) * jnp.repeat(angles, 2, -1)[:, None],
     ],
 )
 def test_other_tables_of_neighbours_are_no_rotation(fn):
     assert "RotaryEmbedding" not in operators(check(fn, X, ANGLES, opset=23))
+
+
+def pairs(x):
+    return x.reshape(*x.shape[:-1], 4, 2)
+
+
+def in_rows(x, cos, sin):
+    a, b = (x.reshape(*x.shape[:-1], 2, 4)[..., place, :] for place in (0, 1))
+    return jnp.stack([a * cos - b * sin, a * sin + b * cos], -2).reshape(x.shape)
+
+
+def by_matrices(x, cos, sin):
+    matrices = jnp.stack([jnp.stack([cos, -sin], -1), jnp.stack([sin, cos], -1)], -2)
+    return jnp.einsum("...ij,...j->...i", matrices, pairs(x)).reshape(x.shape)
+
+
+def of_complex_halves(x, cos, sin):
+    turned = (x[..., :4] + 1j * x[..., 4:]) * (cos + 1j * sin)
+    return jnp.concatenate([turned.real, turned.imag], -1)
+
+
+def of_complex_pairs(x, cos, sin):
+    turned = jax.lax.complex(x[..., ::2], x[..., 1::2]) * jax.lax.complex(cos, sin)
+    return jnp.stack([turned.real, turned.imag], -1).reshape(x.shape)
+
+
+def in_place(x, cos, sin):
+    a, b = x[..., :4], x[..., 4:]
+    return jnp.zeros_like(x).at[..., :4].set(a * cos - b * sin).at[..., 4:].set(b * cos + a * sin)
+
+
+def in_padded_halves(x, cos, sin):
+    a, b = x[..., :4], x[..., 4:]
+    around = lambda part, *widths: jnp.pad(part, [(0, 0)] * 3 + [widths])
+    return around(a * cos - b * sin, 0, 4) + around(b * cos + a * sin, 4, 0)
+
+
+def with_pairs_in_front(x, cos, sin):
+    a, b = jnp.moveaxis(pairs(x), -1, 0)
+    return jnp.moveaxis(jnp.stack([a * cos - b * sin, b * cos + a * sin]), 0, -1).reshape(x.shape)
+
+
+def flipped(x, cos, sin):
+    halves, signs = x.reshape(*x.shape[:-1], 2, 4), np.array([[-1], [1]], np.float32)
+    return (halves * cos[..., None, :] + jnp.flip(halves, -2) * signs * sin[..., None, :]).reshape(x.shape)
+
+
+def turned_back(x, cos, sin):
+    return turned_by_repeated_tables(x, cos, -sin)
+
+
+SIGNS = np.repeat(np.array([-1, 1], np.float32), 4)
+EXCHANGE = np.roll(np.diag(SIGNS), 4, axis=0)
+LANES = np.arange(8) % 2 == 0
+
+
+def exchanging(exchange, repeat):
+    """Return `x cos + t sin`, with `t` exchanged in one of many ways."""
+    return lambda x, cos, sin: x * repeat(cos) + exchange(x) * repeat(sin)
+
+
+WRITTEN = {
+    "rows": in_rows,
+    "matrices": by_matrices,
+    "complex halves": of_complex_halves,
+    "complex pairs": of_complex_pairs,
+    "in place": in_place,
+    "padded": in_padded_halves,
+    "pairs in front": with_pairs_in_front,
+    "flipped": flipped,
+    "back": turned_back,
+    "rolled": exchanging(lambda x: jnp.roll(x, 4, -1) * SIGNS, lambda table: jnp.tile(table, 2)),
+    "gathered": exchanging(lambda x: x[..., np.r_[4:8, 0:4]] * SIGNS, lambda table: jnp.tile(table, 2)),
+    "one matrix": exchanging(lambda x: x @ EXCHANGE, lambda table: jnp.tile(table, 2)),
+    "chosen": exchanging(
+        lambda x: jnp.where(LANES, -jnp.roll(x, -1, -1), jnp.roll(x, 1, -1)), lambda table: jnp.repeat(table, 2, -1)
+    ),
+}
+
+
+@pytest.mark.parametrize("form", WRITTEN)
+def test_however_it_is_written(form):
+    def fn(x, angles):
+        return WRITTEN[form](x, jnp.cos(angles)[:, None], jnp.sin(angles)[:, None])
+
+    found = operators(check(fn, X, ANGLES, opset=23))
+    assert found["RotaryEmbedding"] == 1
+    assert not {"Mul", "MatMul", "Where", "Concat", "Pad"} & {*found}
 
 
 HALVES = [np.float16, jnp.bfloat16]

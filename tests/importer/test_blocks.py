@@ -47,6 +47,29 @@ def test_a_traced_program_has_the_modules_as_blocks(functions):
     }
 
 
+SHARED = """g (float[N, 3] x, float[N] mask) => (float[N, 3] y) <int64[1] axes = {1}, float[3] v = {1, 2, 3}> {
+    a = Cast<to = 1>(mask) b = Unsqueeze(a, axes) s = Mul(x, v) p = Add(s, b) q = Mul(p, v) y = Sub(q, b) }"""
+
+
+def test_what_all_layers_read_alike_is_in_front_of_the_first():
+    made = model(SHARED)
+    layers = [0, 0, 0, 0, 1, 1]
+    for node, layer in zip(made.graph.node, layers, strict=True):
+        node.name = f"/layers.{layer}/attn/{node.op_type}"
+    program = from_onnx(made)
+    mox = jaxport.make_mox(program)(jnp.ones((2, 3)), jnp.ones(2))
+    first, second = (mox.select(f'//*[@path="layers.{layer}"]')[0] for layer in (0, 1))
+    assert [len(block.jaxpr.out_avals) for block in (first, second)] == [1, 1]
+    x, mask = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([3, 5], np.float32)
+    v = np.array([1, 2, 3], np.float32)
+    np.testing.assert_array_equal(mox(x, mask), (x * v + mask[:, None]) * v - mask[:, None])
+
+    made.graph.node[3].input[1] = made.graph.node[5].input[1] = "s"  # which the first layer computes with its weight
+    made.graph.node[5].name = "/layers.1/attn/Sub"
+    mox = jaxport.make_mox(from_onnx(made))(jnp.ones((2, 3)), jnp.ones(2))
+    assert len(mox.select('//*[@path="layers.0"]')[0].jaxpr.out_avals) == 2
+
+
 FUNCTIONS = """<domain: "d", opset_import: ["": 18, "d": 1]> Layer (x, w) => (y) { a = d.Dense(x, w) b = Relu(a) y = d.Dense(b, w) }
     <domain: "d", opset_import: ["": 18]> Dense (x, w) => (y) { y = MatMul(x, w) }"""
 LAYERS = "g (float[n, 2] x) => (float[n, 2] y) <float[2, 2] w = {1, 2, 3, 4}> { a = d.Layer(x, w) y = d.Layer(a, w) }"

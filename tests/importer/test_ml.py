@@ -239,13 +239,45 @@ def test_tree_regressor(aggregate: str) -> None:
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("negative", [False, True])
 @pytest.mark.parametrize("base", [[], [0.05]])
-def test_tree_classifier_of_two_classes(transform: str, negative: bool, base: list[float]) -> None:
+@pytest.mark.parametrize("scored", [0, 1])
+def test_tree_classifier_of_two_classes(transform: str, negative: bool, base: list[float], scored: int) -> None:
     """Scores of one class: probabilities where all are positive, log-odds elsewhere."""
-    attributes = trees("class", [0], classlabels_int64s=[4, 5], post_transform=transform)
+    attributes = trees("class", [scored], classlabels_int64s=[4, 5], post_transform=transform)
     attributes["class_weights"] = [w - 0.35 * negative for w in attributes["class_weights"]]
     if base:
         attributes["base_values"] = base
     check("TreeEnsembleClassifier", X, outputs=BOTH, **attributes)
+
+
+def test_trees_of_one_class_with_base_values_of_two_are_refused() -> None:
+    attributes = trees("class", [0], classlabels_int64s=[4, 5], base_values=[0.1, 0.2])
+    with pytest.raises(ModelError, match="scores of one class, and two base values"):
+        check("TreeEnsembleClassifier", X, outputs=BOTH, **attributes)
+
+
+SVM = {"coefficients": [0.4, 0.3, -0.8, -0.6], "rho": [0.1], "vectors_per_class": [2, 2], "kernel_type": "RBF"}
+PROBITS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a machine": ("SVMClassifier", {"classlabels_ints": [4, 5], **SVM}),
+    "a product": ("LinearClassifier", {"classlabels_ints": [4, 5], "coefficients": WEIGHTS[:3], "intercepts": [0.1]}),
+    "trees": ("TreeEnsembleClassifier", {"classlabels_int64s": [4, 5]}),
+}
+
+
+@pytest.mark.parametrize("what", PROBITS)
+def test_probit_of_the_one_score_of_two_classes_is_refused(what: str) -> None:
+    operator, attributes = PROBITS[what]
+    more = trees("class", [0]) if what == "trees" else SUPPORT if what == "a machine" else {}
+    with pytest.raises(ModelError, match=r"(?s)PROBIT of the score of one.*leaves the other as the memory was"):
+        check(
+            operator, X, outputs=BOTH, version=3 if more and what == "trees" else 1,
+            post_transform="PROBIT", **attributes, **more,
+        )  # fmt: skip
+
+
+def test_probit_of_the_probabilities_of_two_classes() -> None:
+    attributes: dict[str, Any] = {"classlabels_ints": [4, 5], "prob_a": [-1.0], "prob_b": [0.1], **SVM, **SUPPORT}
+    # ONNX Runtime's inverse of the error function has an error of some 1e-4.
+    check("SVMClassifier", X, outputs=BOTH, version=1, tolerance=1e-3, post_transform="PROBIT", **attributes)
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)

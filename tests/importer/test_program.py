@@ -8,11 +8,13 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
+import onnx.defs
 import onnx.parser
 import onnx_ir as ir
 import pytest
 
 import jaxport
+from jaxport import onnx_facts
 from jaxport.errors import InvalidArgument, ModelError, ValueNotKnown
 from jaxport.importer import Host, OutputCount, RandomKey, from_onnx, op
 from jaxport.importer.resolving import resolve
@@ -214,6 +216,34 @@ PRODUCTS = {
         q = Cast<to = 6>(r) }, else_branch = e () => (int32[n] q) { q = Neg(i) }>""",
     "": "s = Add(p, l) a = Sub(s, p) y = Cast<to = 6>(a)",
 }
+GROWN = {
+    "a sum": "s = Add(l, l) q = Div(s, two) y = Cast<to = 6>(q)",
+    "a difference": "m = Neg(l) s = Sub(l, m) q = Div(s, two) y = Cast<to = 6>(q)",
+    "a power": "s = Pow(l, two) q = Div(s, two) y = Cast<to = 6>(q)",
+    "a running sum": "s = CumSum(l, zero) q = Div(s, two) y = Cast<to = 6>(q)",
+    "a running sum as a float": "s = CumSum(l, zero) f = Cast<to = 1>(s) y = Cast<to = 6>(f)",
+    "a sum of all": "s = ReduceSum<keepdims = 0>(l) q = Div(s, l) y = Cast<to = 6>(q)",
+    "a product of matrices": "s = MatMul(l, l) q = Div(l, s) y = Cast<to = 6>(q)",
+    "a shift": 'u = Cast<to = 13>(l) s = BitShift<direction = "LEFT">(u, u) q = Div(s, u) y = Cast<to = 6>(q)',
+    "": "s = Add(l, l) c = CumSum(s, zero) p = Pow(c, c) y = Cast<to = 6>(s)",
+    "truth values": "b = Greater(l, two) m = Cast<to = 7>(b) s = CumSum(m, zero) q = Div(s, two) y = Cast<to = 6>(q)",
+    "positions": "s = CumSum(l, zero) y = Gather(i, s)",
+    "a constant": "s = Add(l, two) q = Div(s, two) y = Cast<to = 6>(q)",
+    "sizes": "s = Shape(i) t = Add(s, s) h = Div(t, two) q = Mul(l, h) y = Cast<to = 6>(q)",
+}
+SILENT = ("", "truth values", "positions", "a constant", "sizes")
+
+
+@pytest.mark.parametrize("what", GROWN)
+def test_outputs_that_the_upper_bits_of_sums_decide_are_announced(what: str) -> None:
+    graph = f"""g (int32[n] i) => (int32[n] y, int32[n] z) <int64 two = {{2}}, int64 zero = {{0}}> {{
+        z = Neg(i) l = Cast<to = 7>(i) {GROWN[what]} }}"""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        program(graph)(np.zeros(2, np.int32))
+    assert [str(w.message).partition(";")[0] for w in caught] == [
+        "64-bit types are off: the outputs `y` are computed without integers of 64 bits"
+    ] * (what not in SILENT)
 
 
 @pytest.mark.parametrize("what", PRODUCTS)
@@ -224,8 +254,27 @@ def test_outputs_that_the_upper_bits_of_products_decide_are_announced(what: str)
         warnings.simplefilter("always")
         program(graph)(np.ones(2, np.int32))
     assert [str(w.message).partition(";")[0] for w in caught] == [
-        "64-bit types are off: the outputs `y` are computed without products of 64 bits"
+        "64-bit types are off: the outputs `y` are computed without integers of 64 bits"
     ] * bool(what)
+
+
+BOUNDED = frozenset(
+    """BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CastLike CenterCropPad Div GridSample Loop Mod Pad Range Relu Resize Scan
+    Scatter Shrink Sign Trilu Unique Upsample""".split()
+)
+"""Operators of integers whose results have no more bits than the operands, beside those that have elements of these."""
+
+
+def test_each_operator_of_integers_has_results_of_more_bits_or_not() -> None:
+    integral = set()
+    for schema in onnx.defs.get_all_schemas():
+        types = {one.type_param_str: one.allowed_type_strs for one in schema.type_constraints}
+        kinds = {one.type_str for one in schema.inputs} & {one.type_str for one in schema.outputs[:1]}
+        if schema.domain == "" and any("tensor(int64)" in types.get(kind, ()) for kind in kinds):
+            integral.add(schema.name)
+    bounded = onnx_facts.CHOICES | onnx_facts.SCATTERS | onnx_facts.SIGN_CHANGES | BOUNDED
+    assert integral - bounded == onnx_facts.GROWING & integral
+    assert not onnx_facts.GROWING & bounded
 
 
 INTEGERS = {
@@ -347,6 +396,15 @@ def test_the_representation_names_inputs_outputs_operators_and_parameters() -> N
         "  ops     Gemm 1",
         "  calls   none yet",
     ]
+
+
+def test_jax_names_a_program_without_writing_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    gemm = program(GEMM)
+    monkeypatch.setattr(type(gemm), "__repr__", lambda self: pytest.fail("the text of the program was written"))
+    assert "module @jit_Program" in jax.jit(gemm).lower(X).as_text()
+    for transform in (jax.make_jaxpr(gemm), jax.checkpoint(gemm), jax.grad(lambda x: gemm(x).sum())):
+        transform(X)
+    assert [value.name for value in jaxport.to_onnx(gemm, [(2, 2)]).inputs] == ["x"]
 
 
 def test_a_node_of_onnx_ir_may_have_a_version_of_its_own():

@@ -201,6 +201,68 @@ def test_sizes_computed_in_floating_point_are_asked_for():
         from_onnx(model(text)).to_source(framework="jax")
 
 
+IN_FLOATS = """<float half = {0.5}, float more = {1.5}, float two = {2}, float[4] grown = {1, 1, 1.5, 0.75}, int64 first = {0},
+    int64[1] zero = {0}, int64[1] every = {-1}>"""
+ROWS = "s = Shape(x) h = Gather(s, first) f = Cast<to = 1>(h)"
+KEPT = "n = Cast<to = 7>(c) e = Unsqueeze(n, zero) y = Slice(x, zero, e, zero)"
+ROUNDED = {
+    "half": (f"{ROWS} c = Mul(f, half) {KEPT}", lambda n: int(n * 0.5)),
+    "half, rounded up": (f"{ROWS} g = Div(f, two) c = Ceil(g) {KEPT}", lambda n: -(-n // 2)),
+    "half, to the nearest": (f"{ROWS} g = Mul(half, f) p = Add(g, half) c = Floor(p) {KEPT}", lambda n: (n + 1) // 2),
+    "rounded twice": (f"{ROWS} g = Mul(f, more) u = Ceil(g) d = Cast<to = 11>(u) b = Cast<to = 1>(d) c = Div(b, two) {KEPT}",
+                      lambda n: -(-3 * n // 2) // 2),
+    "a number": (f"{ROWS} k = Constant<value = float {{2.0}}>() n = Cast<to = 7>(k) e = Unsqueeze(n, zero) y = Slice(x, zero, e, zero)",
+                 lambda n: min(n, 2)),
+    "one and a half": (f"""{ROWS} g = Mul(f, more) c = Floor(g) n = Cast<to = 6>(c) m = Cast<to = 7>(n) e = Unsqueeze(m, zero)
+        z = ConstantOfShape(e) w = Unsqueeze(z, every) q = ReduceSum<keepdims = 1>(x) y = Add(w, q)""", lambda n: 3 * n // 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "expected"), ROUNDED.values(), ids=list(ROUNDED))
+def test_sizes_in_floats_are_exact_if_their_factors_are(body: str, expected, tmp_path):
+    made = model(f"g (float[n, 2] x) => (float[m, k] y) {IN_FLOATS} {{ {body} }}")
+    program, session = from_onnx(made), ort.InferenceSession(made.SerializeToString())
+    sources = [program.to_source(framework=framework) for framework in ("nnx", "equinox")]
+    assert "f32" not in program.to_source(framework="burn").code.partition("pub fn forward")[2].partition("let ")[2]
+    exported = jaxport.to_onnx(program, [("n", 2)])
+    for size in (1, 2, 5, 8, 4097):
+        x = np.ones((size, 2), np.float32)
+        (wanted,) = session.run(None, {"x": x})
+        assert len(wanted) == expected(size) or wanted.shape[1] == expected(size)
+        for source in sources:
+            np.testing.assert_array_equal(called(source, {"x": x}, tmp_path), wanted)
+        np.testing.assert_array_equal(program(x), wanted)
+        np.testing.assert_array_equal(exported(x), wanted)
+
+
+def test_a_vector_of_one_size_is_no_range():
+    """It is the size itself, and no positions that begin at 0."""
+    body = "s = Shape(x) h = Gather(s, first) e = Unsqueeze(h, zero) z = ConstantOfShape(e) w = Unsqueeze(z, every) y = Add(w, x)"
+    source = from_onnx(model(f"g (float[n, 1] x) => (float[m, k] y) {IN_FLOATS} {{ {body} }}")).to_source(
+        framework="nnx"
+    )
+    assert "zeros((0" not in source.code
+    doubled = body.replace("Unsqueeze(h, zero)", "Expand(h, t)").replace(
+        "s = Shape(x)", "s = Shape(x) t = Constant<value_ints = [2]>()"
+    )
+    source = from_onnx(
+        model(f"g (float[n, 1] x) => (float[m, k] y) {IN_FLOATS} {{ {doubled.split(' z = ')[0]} y = Cast<to = 1>(e) }}")
+    ).to_source(framework="nnx")
+    assert "jnp.arange" not in source.code
+
+
+def test_the_sizes_of_an_image_in_floats_are_exact_as_a_vector():
+    made = model(f"""g (float[1, 2, h, w] x) => (float[1, 2, p, q] y) {IN_FLOATS} {{
+        s = Shape(x) f = Cast<to = 1>(s) m = Mul(f, grown) c = Floor(m) n = Cast<to = 7>(c) y = {RESIZE}(x, , , n) }}""")
+    program, session = from_onnx(made), ort.InferenceSession(made.SerializeToString())
+    exported = jaxport.to_onnx(program, [(1, 2, "h", "w")])
+    assert not {*program.params} & {"grown"}
+    for sizes in ((2, 4), (5, 7), (8, 9)):
+        x = np.random.default_rng(0).normal(size=(1, 2, *sizes)).astype(np.float32)
+        for result in (program(x), exported(x)):
+            np.testing.assert_array_equal(result, session.run(None, {"x": x})[0])
+
+
 @pytest.mark.parametrize("framework", ["jax", "nnx"])
 def test_sizes_of_other_results_are_refused_by_the_source(framework: str, tmp_path):
     source = from_onnx(model(SQUEEZE)).to_source(framework=framework)

@@ -155,6 +155,45 @@ def test_a_tensor_that_takes_the_name_of_the_node_that_renamed_it_is_the_only_va
     imported.verify()
 
 
+def head(table: np.ndarray, matrix: np.ndarray, made_up: str = "val_7") -> onnx.ModelProto:
+    """A table of words, and a head whose matrix an exporter has transposed."""
+    made = model(f"g (int64[N] ids) => (float[N, 5] y) {{ x = Gather(t, ids) a = Tanh(x) y = MatMul(a, {made_up}) }}")
+    made.graph.node[0].name, made.graph.node[2].name = "/words/Gather", "/head/MatMul"
+    made.graph.node[0].input[0] = "head.weight"
+    made.graph.initializer.extend(
+        [numpy_helper.from_array(table, "head.weight"), numpy_helper.from_array(matrix, made_up)]
+    )
+    return made
+
+
+@pytest.mark.parametrize("table", [rng.normal(size=(5, 3)), np.zeros((5, 3)), np.ones((5, 3))])
+def test_a_transposed_copy_is_the_parameter_that_its_module_has_the_name_of(table: np.ndarray, tmp_path: Path):
+    table = table.astype(np.float32)
+    made = head(table, np.ascontiguousarray(table.T))
+    imported, stored = from_onnx(made), from_onnx(made, ties="keep")
+    assert (set(imported.params), set(stored.params)) == ({"head.weight"}, {"head.weight", "val_7"})
+    ids = np.array([4, 0], np.int32)
+    np.testing.assert_array_equal(imported(ids), stored(ids))
+    changed = imported.with_params({"head.weight": 2 * table + 1})
+    both = stored.with_params({"head.weight": 2 * table + 1, "val_7": 2 * table.T + 1})
+    changed.save(tmp_path / "changed.onnx")
+    for after in (changed, from_onnx(tmp_path / "changed.onnx")):
+        np.testing.assert_array_equal(after(ids), both(ids))
+    assert "self.words.attend(" in imported.to_source(framework="nnx").code
+    assert set(from_onnx(head(table, np.full((3, 5), 7, np.float32))).params) == {"head.weight", "val_7"}
+
+
+def test_a_matrix_whose_name_says_that_it_was_transposed_is_the_only_parameter_of_its_elements():
+    table = rng.normal(size=(5, 3)).astype(np.float32)
+    made = head(table, np.ascontiguousarray(table.T), "permute")
+    made.graph.node[2].name = "matmul"
+    assert set(from_onnx(made).params) == {"head.weight"}
+    made.graph.initializer.append(numpy_helper.from_array(table, "other.weight"))
+    made.graph.node.add(op_type="Gather", input=["other.weight", "ids"], output=["z"])
+    made.graph.output.add().CopyFrom(onnx.helper.make_tensor_value_info("z", 1, ["N", 3]))
+    assert set(from_onnx(made).params) == {"head.weight", "other.weight", "permute"}, "it may be either"
+
+
 def convolution(group: int = 1) -> onnx.ModelProto:
     made = model(f"g (float[n, 4, 5, 5] x) => (float[n, 6, 3, 3] y) {{ y = Conv<group = {group}>(x, w) }}")
     kernel = rng.normal(size=(6, 4 // group, 3, 3)).astype(np.float32)

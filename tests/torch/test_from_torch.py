@@ -198,7 +198,7 @@ def test_a_tensor_alone_is_one_argument():
     program = jaxport.from_torch(linear, torch.ones(2, 3), dynamic_shapes=("batch", 3))
     assert [str(value.shape) for value in program.inputs] == ["[batch,3]"]
     x = torch.randn(5, 3, requires_grad=True)
-    np.testing.assert_allclose(program(x), linear(x).detach(), rtol=1e-6)
+    np.testing.assert_allclose(program(x), linear(x).detach(), rtol=1e-5, atol=1e-6)  # sums in another order
     with pytest.raises(jaxport.InvalidArgument, match="`args` is of type `dict`"):
         jaxport.from_torch(linear, {"input": torch.ones(2, 3)})
 

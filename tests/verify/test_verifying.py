@@ -101,6 +101,14 @@ def test_ids_are_valid_without_being_told():
     assert all(output.difference.finite == 1 for output in report.outputs)
 
 
+def test_more_inputs_than_a_program_has_are_refused():
+    program = jaxport.from_onnx(jaxport.to_onnx(jnp.tanh, [("B", 3)]))
+    x = np.ones((2, 3), np.float32)
+    program.verify(inputs=[x])
+    with pytest.raises(jaxport.InvalidArgument, match=r"(?s)2 inputs are given, and the model has 1.*`x`"):
+        program.verify(inputs=[x, x])
+
+
 @pytest.mark.parametrize(
     ("inputs", "text"),
     [

@@ -31,6 +31,11 @@ WEIGHTS = {
     "torch.nn.modules.sparse.Embedding": ("Gather", 0, (0, 1)),
 }
 """Of modules of PyTorch: the operator that takes their `weight`, at which place, and the order of its axes there."""
+TIED = {
+    "torch.nn.modules.linear.Linear": ("Transpose", 0),
+    "torch.nn.modules.sparse.Embedding": ("Gather", 0),
+}
+"""Of modules of PyTorch: the operator that takes a `weight` that is tied as the state dict has it, at which place."""
 COUNTER = "num_batches_tracked"
 """The counter of a batch normalization of PyTorch; nothing is computed from it."""
 
@@ -42,10 +47,12 @@ class Entry:
     Attributes:
       name: its name.
       axes: the order of its axes in a tensor that is made of it.
+      other: the name of the other module's entry that is the same tensor, if it is tied.
     """
 
     name: str
     axes: tuple[int, ...]
+    other: str = ""
 
 
 def pytorch_loading(
@@ -66,13 +73,14 @@ def pytorch_loading(
         entry = known.get(weight.file)
         if entry is None or weight.axes is None:
             return ""
-        entries[path] = Entry(entry.name, tuple(entry.axes[axis] for axis in weight.axes))
+        entries[path] = Entry(entry.name, tuple(entry.axes[axis] for axis in weight.axes), entry.other)
     if not entries or len({entry.name for entry in entries.values()}) < len(entries):
         return ""  # equal tensors may have been merged
     counted = any(path.endswith(".mean") for path in entries)
     has_tables = len(entries) < len(weights)
     lines = "\n".join(f'    "{path}": ("{entry.name}", {entry.axes}),' for path, entry in _templates(entries).items())
     unread, tied, fixed = _others(program, {entry.name for entry in entries.values()})
+    tied |= {entry.name: [entry.name, entry.other] for entry in entries.values() if entry.other}
     constants = {"UNREAD": unread, "TIED": tied, "FIXED": fixed}
     return _LOADING.format(
         model=model,
@@ -141,6 +149,12 @@ def state_dict_entries(program: ImportedProgram) -> dict[str, Entry]:
             operator, place, axes = WEIGHTS.get(types.get(path, ""), ("", 0, ()))
             if all(_takes(node, operator, place, value) for node, _ in readers_of_value):
                 entries[name] = Entry(f"{path}.weight", axes)
+        elif len(owners) == 2 and all(
+            _takes(node, *TIED.get(types.get(path, ""), ("", 0)), value) for node, path in readers_of_value
+        ):
+            names = {f"{path}.weight" for path in owners}
+            if name in names:
+                entries[name] = Entry(name, (0, 1), *(names - {name}))
     return entries
 
 

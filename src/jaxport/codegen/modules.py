@@ -55,8 +55,9 @@ class ModuleSource:
     Attributes:
       code: the text of the module.
       tensors: the weights, as its modules keep them.
-      origins: the name in the ONNX file of the tensor that each of them comes from; the cells of recurrent layers have
-        theirs in another order, and constants of the program have none.
+      origins: the name in the ONNX file of the tensor that each of them comes from, which may have another order of
+        axes: `load_pytorch` in the code has the orders. The cells of recurrent layers share tensors with other gates
+        in them, constants of the program have no origin, and a tied weight has that of the one tensor.
       notes: what holds for this source only: what sizes have to be, and which inputs became constants.
     """
 

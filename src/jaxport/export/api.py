@@ -348,6 +348,7 @@ def _export(traced: Traced, options: Options) -> Exported:
         operator_rule=imported.RULE,
         offers=functools.partial(targets.offers, options.target),
         functions=FunctionBuilder(options.wanted),
+        late=True,
     )
     program = prepare.prepare(traced, rules, walker.is_whole)
     check_rules(options.rules, traced.jaxpr.jaxpr, program.jaxpr.jaxpr)
@@ -370,6 +371,7 @@ def _export(traced: Traced, options: Options) -> Exported:
     if left_out := sum(record.note == CHECK_LEFT_OUT for record in walker.records):
         model.metadata_props[CHECKS] = str(left_out)
     reports = graph_passes.run(model, options.passes)
+    graph_passes.late(model)  # whatever passes the user chose
     return Exported(
         model=model,
         fn=options.fn,

@@ -22,7 +22,9 @@ from jaxport.graph.identities import identities
 from jaxport.jaxprs import Array, PythonFunction
 
 
-def function_graph(function: PythonFunction, names: Sequence[str], dtype: np.dtype, opset: int) -> ir.Graph:
+def function_graph(
+    function: PythonFunction, names: Sequence[str], dtype: np.dtype, opset: int, late: bool = False
+) -> ir.Graph:
     """Return the graph of a JAX function of an array and numbers, simplified as far as no fusion is needed.
 
     Args:
@@ -30,8 +32,9 @@ def function_graph(function: PythonFunction, names: Sequence[str], dtype: np.dty
       names: the names of the numbers.
       dtype: that of the array and the numbers.
       opset: the opset of the graph.
+      late: whether what exports write out last is one node.
     """
-    walker = Walker(opset, RULES, {})
+    walker = Walker(opset, RULES, {}, late=late)
     op = Emitter(walker, Scope("main"), Place())
     x = op.scope.add_input(Value(dtype, (2, 3), name="x"))
     numbers = [op.scope.add_input(Value(dtype, (), name=name)) for name in names]

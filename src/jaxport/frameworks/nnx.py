@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from flax.nnx import graphlib
+from jax.export import is_symbolic_dim
 
 from jaxport.blocks.callables.framework import Framework, Leaf, Lifted, Look, Prepare, Snapshot, static_items
 from jaxport.blocks.callables.naming import dotted
 from jaxport.blocks.callables.places import joined
 from jaxport.blocks.callables.values import children, is_array
 from jaxport.blocks.marking.targets import public_methods, subclasses
-from jaxport.jaxprs import Module
+from jaxport.jaxprs import Module, PythonFunction
 from jaxport.jaxprs.identity import IdentitySet
 
 
@@ -112,6 +114,11 @@ class Nnx(Framework[nnx.Module]):
         visit = _Visit.of(module)
         return Look(visit.objects(), visit.leaves(), visit.modules())
 
+    def open_sizes(self) -> Iterator[tuple[type, str, Callable[[PythonFunction], PythonFunction]]]:
+        """Yield the rotary embedding of newer releases: it has as many positions, or rows of its table, as x."""
+        if (rotary := getattr(nnx, "RoPE", None)) is not None:
+            yield rotary, "__call__", _rotary_embedding
+
     def with_part(self, model: nnx.Module, old: Module, part: Module) -> Any | None:
         """The model, which is a copy, with a field changed; a module that is shared changes in all of its places."""
         if not isinstance(old, nnx.Module) or not isinstance(part, nnx.Module):
@@ -140,6 +147,22 @@ class Nnx(Framework[nnx.Module]):
     def _snapshot(self, copy: Module) -> Snapshot:
         visit = _Visit.of(copy)
         return Snapshot({leaf.path: leaf for leaf in visit.leaves()}, visit.attributes)
+
+
+def _rotary_embedding(original: PythonFunction) -> PythonFunction:
+    @functools.wraps(original)
+    def call(self: Module, x: jax.Array, input_positions: jax.Array | None = None) -> jax.Array:
+        if input_positions is not None or not is_symbolic_dim(x.shape[-2]):
+            return original(self, x, input_positions)
+        if self.cached_sin is None or self.cached_cos is None:
+            return original(self, x, jnp.arange(x.shape[-2], dtype=float))
+        positions = jnp.arange(x.shape[-2])  # behind the end of the table `take` gives NaN, where Flax has an error
+        sines, cosines = (
+            jnp.tile(jnp.take(table[...], positions, axis=0), (1, 2)) for table in (self.cached_sin, self.cached_cos)
+        )
+        return x * cosines + self._rotate_half(x) * sines
+
+    return call
 
 
 # The methods that read and write state, also used by NNX itself, and those that check whether that is allowed.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +14,7 @@ import onnx_ir as ir
 from jaxport.onnx_facts import CONTROL_FLOW
 
 Dim = int | str | ir.SymbolicDim
+Pass = TypeVar("Pass", bound=Callable[..., str])
 
 #: Marks an array that the user has a name for, in the `meta` of its `onnx_ir.Value`.
 PARAMETER = "jaxport.parameter"
@@ -21,6 +22,8 @@ PARAMETER = "jaxport.parameter"
 HELD = "jaxport.held"
 #: Marks a number that is a positive size, in the `meta` of its `onnx_ir.Value`, by the text of the size.
 SIZE = "jaxport.size"
+#: A function that ONNX lacks, as one node of the graph until the pass `late` writes it out: fusions look for it.
+LATE = "Erfc"
 #: Constants of at most this many bytes are compared by content, larger ones by memory.
 SMALL = 1024
 
@@ -73,6 +76,24 @@ def nodes_of(model: ir.Model, *op_types: str) -> list[ir.Node]:
         for body in subgraphs(first):
             nodes += body
     return [node for node in nodes if node.op_type in op_types and not node.domain] if op_types else nodes
+
+
+def begins_at(*groups: Collection[str]) -> Callable[[Pass], Pass]:
+    """Declare the operators of the default domain that a pass begins at, one of each group.
+
+    It has nothing to do in a model that lacks them, and is not run there.
+
+    >>> @begins_at({"Concat"}, {"Slice", "Split"})
+    ... def stacks(model): ...
+    >>> [sorted(group) for group in stacks.begins_at]
+    [['Concat'], ['Slice', 'Split']]
+    """
+
+    def declared(graph_pass: Pass) -> Pass:
+        graph_pass.__dict__["begins_at"] = groups
+        return graph_pass
+
+    return declared
 
 
 def subgraphs(nodes: Iterable[ir.Node]) -> Iterator[ir.Graph]:
@@ -176,7 +197,8 @@ def constant_of(value: ir.Value | None) -> np.ndarray | None:
         return None
     tensor = value.const_value
     if tensor is None:
-        if not is_op(value.producer(), "Constant"):
+        node = value.producer()  # most values pass here, for most passes
+        if node is None or node.op_type != "Constant" or node.domain:
             return None
         tensor = ir.convenience.get_const_tensor(value)
     return None if tensor is None or value.is_graph_input() else tensor.numpy()
@@ -184,7 +206,7 @@ def constant_of(value: ir.Value | None) -> np.ndarray | None:
 
 def held(value: ir.Value | None) -> Held | None:
     """Return the parameter or statistic of the user's model that a constant holds, or None."""
-    return None if value is None else value.meta.get(HELD)
+    return None if value is None else value.meta.data.get(HELD)
 
 
 def is_weight(value: ir.Value | None) -> bool:
@@ -343,7 +365,8 @@ class Editor:
           moved_from: a constant that has the same elements, in another shape or order.
         """
         assert graph is not None
-        root, marks = self._root[graph], {} if moved_from is None else marks_of(moved_from)
+        root = graph if graph is self._main else self._root[graph]
+        marks = {} if moved_from is None else marks_of(moved_from)
         small = array.nbytes <= SMALL and not marks.get(HELD)
         key = (root, str(array.dtype), array.shape, array.tobytes()) if small else None
         if key is not None and key in self._small:

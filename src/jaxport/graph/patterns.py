@@ -65,12 +65,19 @@ class Pattern:
     result: ir.Value
 
     @classmethod
-    def of(cls, function: PythonFunction, dtype: np.dtype, opset: int) -> Pattern:
-        """Return the pattern of a JAX function of an array and keyword-only numeric parameters."""
+    def of(cls, function: PythonFunction, dtype: np.dtype, opset: int, late: bool = False) -> Pattern:
+        """Return the pattern of a JAX function of an array and keyword-only numeric parameters.
+
+        Args:
+          function: the function.
+          dtype: that of the array and the numbers.
+          opset: the opset of the nodes.
+          late: whether what exports write out last, `LATE`, is one node.
+        """
         from jaxport.export.function_graph import function_graph
 
         names = tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY)
-        graph = function_graph(function, names, dtype, opset)
+        graph = function_graph(function, names, dtype, opset, late)
         return cls(tuple(graph.inputs), names, graph.outputs[0])
 
     @functools.cached_property
@@ -430,7 +437,7 @@ def _attributes(node: ir.Node) -> dict[str, str]:
 
 
 @functools.lru_cache(maxsize=512)
-def pattern_of(function: PythonFunction, dtype: np.dtype, opset: int) -> Pattern:
+def pattern_of(function: PythonFunction, dtype: np.dtype, opset: int, late: bool = False) -> Pattern:
     """Return the pattern of a function, independent of the runtime release of the model that first needs it; cached."""
     with releases.made_for(releases.OLDEST):
-        return Pattern.of(function, dtype, opset)
+        return Pattern.of(function, dtype, opset, late)

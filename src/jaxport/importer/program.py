@@ -7,6 +7,7 @@ import warnings
 from collections import namedtuple
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import jax
@@ -24,6 +25,7 @@ from jaxport.importer.limits import Limits, budget
 from jaxport.importer.loading.load import ModelSource, load
 from jaxport.importer.modules import NodeModule, NodePlace, Parameters
 from jaxport.importer.names import Classes, Folder, Framework, Given, unique_identifiers
+from jaxport.importer.resolving.exact_sizes import with_exact_sizes
 from jaxport.importer.resolving.graph import Body, BoundNode
 from jaxport.importer.resolving.layouts import keep_order
 from jaxport.importer.resolving.node_settings import set_bounds, set_deciding_inputs
@@ -37,7 +39,7 @@ from jaxport.importer.segments import Item, arranged
 from jaxport.importer.tensors import weights
 from jaxport.importer.tensors.origins import read_back
 from jaxport.importer.tensors.roles import Role, static_values
-from jaxport.importer.ties import Ties, untie
+from jaxport.importer.ties import Ties, tie_transposed, untie
 from jaxport.importer.traced.bounds import bounds_are_told
 from jaxport.importer.values.host import Key, RuntimeValue, Tensor
 from jaxport.jaxprs import Array
@@ -132,6 +134,12 @@ def _unpickled(model: bytes, options: Mapping[str, Any]) -> Program:
 class Program:
     """An imported ONNX model: a function of its inputs, with its weights in `params`.
 
+    `from_onnx` makes it of a file, and explains the options. Two more are for a graph that is at hand:
+
+    Args:
+      keeps_order: whether images and kernels keep the order of axes of the file, channels first.
+      states: the names of statistics that are arguments of `apply` beside the parameters.
+
     >>> import jax
     >>> import numpy as np
     >>> from jaxport import from_onnx
@@ -159,7 +167,8 @@ class Program:
         keeps_order: bool = False,
         states: Collection[str] = (),
     ):
-        model, self._untied = untie(model, ties)
+        model = with_exact_sizes(model)
+        model, self._untied = untie(tie_transposed(model) if ties == "auto" else model, ties)
         self.model = model
         self._options = {"ties": "keep", "sizes": sizes, "limits": limits, "batch": batch, "shardings": shardings}
         self._options |= {"keeps_order": keeps_order, "states": states}
@@ -598,6 +607,13 @@ class Program:
         self._warned = True
         if told := warning_of(self.body, self._static):
             warnings.warn(told, stacklevel=4)
+
+    # `jax.jit` names a callable by these; without them it takes the text of the whole program, for nothing.
+    __name__ = "Program"
+
+    @property
+    def __code__(self) -> CodeType:
+        return type(self).__call__.__code__
 
     def __repr__(self) -> str:
         return shown(summary(self, str(self._calls)))

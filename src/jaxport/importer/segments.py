@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from jaxport.importer.calls import Chain, PlacedOperation, called, common, separated
 from jaxport.importer.modules import COPIES, NodeModule, NodePlace, Parameters, call_in_name, has_place, module_tree
+from jaxport.importer.names import without_positions
 from jaxport.importer.parts import cycles, in_order
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.values.stored import originals
@@ -112,8 +113,8 @@ class _CallsOfNodes:
         self.free = {
             node for node in body.nodes if not node.inputs or (not recorded[node] and not has_place(node.node))
         }
-        self.chains = self._moved(
-            *self._separated({node: () if node in self.free else recorded[node] for node in recorded})
+        self.chains = self._shared(
+            self._moved(*self._separated({node: () if node in self.free else recorded[node] for node in recorded}))
         )
         self.pieces = 0
 
@@ -262,6 +263,35 @@ class _CallsOfNodes:
             chains[node] = moved if len(moved) > len(chains[node]) else chains[node]
         return chains
 
+    def _shared(self, chains: dict[BoundNode, Chain]) -> dict[BoundNode, Chain]:
+        """Return the chains with what all layers compute alike, of values from before them, in front of the layers.
+
+        Exporters compute it once, in the first layer, which would have more results than the others: a mask in another
+        form, the sines of positions.
+        """
+        for node in self.body.nodes:
+            readers = [reader for value in node.outputs if value is not None for reader in self.readers.get(value, ())]
+            around = common([chains[node], *(chains[reader] for reader in readers)])
+            if len(around) == len(chains[node]) or not self.results.isdisjoint(node.outputs):
+                continue
+            if {_kind(chains[node])} == {_kind(chains[reader]) for reader in readers}:
+                for one in self._before(node, chains, chains[node][: len(around) + 1]):
+                    chains[one] = around
+        return chains
+
+    def _before(self, node: BoundNode, chains: Mapping[BoundNode, Chain], call: Chain) -> set[BoundNode]:
+        """Return the nodes of a call that compute a value of its inputs, the node itself too; none if weights do."""
+        found, pending = {node}, [node]
+        while pending:
+            used = _used(pending.pop())
+            if any(value in self.weights for value in used):
+                return set()
+            makers = {self.makers[value] for value in used if value in self.makers}
+            inside = {maker for maker in makers if chains[maker][: len(call)] == call}
+            pending += inside - found
+            found |= inside
+        return found
+
     # -- pieces ----------------------------------------------------------------------------------------------------
 
     def _settle(self, nodes: Sequence[BoundNode], depth: int) -> None:
@@ -300,3 +330,8 @@ class _CallsOfNodes:
 def _used(node: BoundNode) -> list[ir.Value]:
     used = [value for value in node.inputs if value is not None]
     return used + [value for inner in node.bodies() for value in inner.captured]
+
+
+def _kind(chain: Chain) -> tuple[str, ...]:
+    """Return the modules of a chain without their positions in lists."""
+    return tuple(without_positions(called(path)) for path in chain)

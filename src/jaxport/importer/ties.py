@@ -6,14 +6,19 @@ twice; nobody ties the zeros with which the biases of all layers begin. So, in a
     MatMul(x, up)    Add(·, zeros)      becomes      MatMul(x, up)    Add(·, up.zeros)
     MatMul(y, down)  Add(·, zeros)                   MatMul(y, down)  Add(·, down.zeros)
 
-while a kernel that two products read stays one.
+while a kernel that two products read stays one. The other way round, exporters that compute what depends on constants
+alone write a tied head as a matrix of its own; it is the parameter that its module has the name of, transposed:
+
+    Gather(lm_head.weight, ids)  …  MatMul(x, val_243) in lm_head      becomes      MatMul(x, Transpose(lm_head.weight))
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Literal
 
+import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
@@ -21,7 +26,7 @@ from jaxport.importer.loading.claims import claims, with_claims
 from jaxport.importer.modules import COPIES, Scope, scopes_by_node
 from jaxport.importer.names import given_name, unique, without_positions
 from jaxport.importer.tensors.roles import TRAINABLE
-from jaxport.importer.values.stored import is_uniform, originals
+from jaxport.importer.values.stored import is_uniform, originals, tensor_value
 from jaxport.onnx_facts import KERNEL_PRODUCTS, MATRIX_PRODUCTS
 
 Ties = Literal["auto", "keep", "none"] | Collection[str]
@@ -82,6 +87,73 @@ def untie(model: ir.Model, ties: Ties) -> tuple[ir.Model, dict[str, str]]:
                     copy.graph.remove(here, safe=True)
     with_claims(copy, copies)
     return copy, copies
+
+
+_MOVED = re.compile(r"(permute|transpose|t)(_\d+)?")
+"""The names that PyTorch's newer exporter gives transposed tensors that it computed."""
+
+
+def tie_transposed(model: ir.Model) -> ir.Model:
+    """Return the model with the matrices that an exporter has transposed as what they are: parameters, transposed.
+
+    Values alone don't tell: those of fresh parameters are equal by chance. So the module that multiplies by the matrix
+    has the name of the parameter, and does not read it; or the name of the matrix says that it was transposed, and one
+    parameter has its elements.
+    """
+    found = _transposed(model.graph)
+    if not found:
+        return model
+    copy = model.clone()
+    for name, original in found.items():
+        value = copy.graph.initializers.pop(name)
+        reader = next(iter(value.uses())).node
+        parameter = copy.graph.initializers[original]
+        node = ir.node(
+            "Transpose", [parameter], {"perm": [1, 0]}, outputs=[ir.val(name, type=value.type, shape=value.shape)]
+        )
+        node.metadata_props.update(reader.metadata_props)
+        copy.graph.insert_before(reader, node)
+        value.replace_all_uses_with(node.outputs[0])
+    return copy
+
+
+def _transposed(graph: ir.Graph) -> dict[str, str]:
+    """Return the names of transposed matrices, each with the name of the parameter."""
+    matrices = {
+        name: value
+        for name, value in graph.initializers.items()
+        if (tensor := value.const_value) is not None and tensor.dtype in TRAINABLE and len(tensor.shape) == 2
+    }
+    made = {
+        name: [use.node for use in value.uses()]
+        for name, value in matrices.items()
+        if value.uses() and (_MOVED.fullmatch(name) or not given_name(name))
+    }
+    made = {name: nodes for name, nodes in made.items() if all(node.op_type in MATRIX_PRODUCTS for node in nodes)}
+    if not made or len(made) == len(matrices):
+        return {}
+    scopes, found = scopes_by_node(graph), {}
+    for name, nodes in made.items():
+        owner = _scope(nodes[0], scopes)
+        named = [matrices.get(f"{owner}.{last}") for last in ("weight", "kernel")]
+        others = [
+            other
+            for other in named
+            if other is not None and owner not in {_scope(use.node, scopes) for use in other.uses()}
+        ]
+        if not others and _MOVED.fullmatch(name):
+            others = [other for key, other in matrices.items() if key not in made]
+        same = [other for other in others if _is_transposed(matrices[name], other)]
+        if len(same) == 1:
+            found[name] = same[0].name or ""
+    return found
+
+
+def _is_transposed(value: ir.Value, other: ir.Value) -> bool:
+    one, two = value.const_value, other.const_value
+    if one is None or two is None or one.dtype != two.dtype or one.shape.numpy() != two.shape.numpy()[::-1]:
+        return False
+    return np.array_equal(tensor_value(one).data.T, tensor_value(two).data)
 
 
 def _check(ties: Ties, names: Collection[str]) -> None:

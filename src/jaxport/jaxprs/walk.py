@@ -33,20 +33,25 @@ def bodies(params: Parameters) -> list[Jaxpr]:
             jaxprs.append(value.jaxpr)
         elif kind is Jaxpr:
             jaxprs.append(value)
-        elif issubclass(kind, tuple | list):
+        elif issubclass(kind, _SEQUENCES) and not _PLAIN.issuperset(map(type, value)):
             jaxprs += _inner_jaxprs(value)
     return jaxprs
 
 
-def _inner_jaxprs(value: object) -> Iterator[Jaxpr]:
+_SEQUENCES = (tuple, list)
+_PLAIN = frozenset({int, str, bool, float, type(None)})
+"""The types of what sizes, axes and names are: most parameters are such tuples."""
+
+
+def _inner_jaxprs(value: Sequence[object]) -> Iterator[Jaxpr]:
     """Yield the jaxprs in a parameter of an equation, however deep they lie in tuples and lists."""
-    if isinstance(value, tuple | list):
-        for item in value:
+    for item in value:
+        if isinstance(item, ClosedJaxpr):
+            yield item.jaxpr
+        elif isinstance(item, Jaxpr):
+            yield item
+        elif isinstance(item, _SEQUENCES) and not _PLAIN.issuperset(map(type, item)):
             yield from _inner_jaxprs(item)
-    elif isinstance(value, ClosedJaxpr):
-        yield value.jaxpr
-    elif isinstance(value, Jaxpr):
-        yield value
 
 
 def map_jaxprs(function: Callable[[Any], object], value: object) -> Any:

@@ -112,8 +112,18 @@ CHOICES = SELECTIONS | frozenset(
 SCATTERS = frozenset({"ScatterElements", "ScatterND", "TensorScatter"})
 #: Operators of integers whose lower bits depend on the lower bits of the operands; a BitShift to the right is none of
 #: them.
-MODULAR = SELECTIONS | frozenset(
-    """Add BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Concat CumSum Mul Neg ReduceSum Sub Where""".split()
+MODULAR = (
+    SELECTIONS
+    | MATRIX_PRODUCTS
+    | frozenset(
+        """Add BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Concat CumProd CumSum Mul Neg ReduceProd ReduceSum
+        ReduceSumSquare Sub Where""".split()
+    )
+)
+#: Operators of integers whose result may have more bits than the operands; ReduceMean adds them first.
+GROWING = MATRIX_PRODUCTS | frozenset(
+    """Add BitShift Col2Im CumProd CumSum Mul PRelu Pow ReduceL1 ReduceL2 ReduceMean ReduceProd ReduceSum
+    ReduceSumSquare Sub""".split()
 )
 #: Operators that read the dims of their operand alone.
 MEASURES = frozenset({"Shape", "Size"})

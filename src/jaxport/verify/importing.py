@@ -30,7 +30,7 @@ from jaxport.verify.decoding import is_counted, sizes_of_step
 from jaxport.verify.given import arrays_and_sizes
 from jaxport.verify.precision import narrowest
 from jaxport.verify.report import Report
-from jaxport.verify.running import DRAWN, Run, Sampling, Sides, arguments
+from jaxport.verify.running import COMPARED, DRAWN, Run, Sampling, Sides, arguments
 
 LONGEST_COMPILED = 5000
 """The most operations of a program that is compiled for one call."""
@@ -39,12 +39,7 @@ LONGEST_COMPILED = 5000
 @takes(
     "verify",
     inputs="arguments",
-    sizes="sizes",
-    rtol="tolerance",
-    atol="tolerance",
-    avoid="integers",
-    seed="count",
-    check="flag",
+    **COMPARED,
 )
 def verify_program(
     program: ImportedProgram,
@@ -230,7 +225,14 @@ class Comparison(Sides[Run]):
     def _by_name(self, inputs: Sequence[object] | Parameters | None) -> tuple[dict[str, np.ndarray], dict[str, int]]:
         """Return the arrays that the user gives, and the sizes that are given as shapes of others."""
         if not isinstance(inputs, Mapping):
-            inputs = dict(zip(self.program.input_names, inputs or (), strict=False))
+            names, inputs = self.program.input_names, inputs or ()
+            if len(inputs) > len(names):
+                raise InvalidArgument(
+                    f"{len(inputs)} inputs are given, and the model has {len(names)}",
+                    where="`verify(inputs=...)`",
+                    instead=f"the inputs are {', '.join(f'`{name}`' for name in names) or 'none'}",
+                )
+            inputs = dict(zip(names, inputs, strict=False))
         declared = {value.name or "": value for value in self.program.inputs}
         check_inputs_exist(inputs, declared, f"`{self.program.name}`")
         texts = {name: value for name, value in inputs.items() if declared[name].dtype == ir.DataType.STRING}

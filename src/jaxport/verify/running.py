@@ -57,6 +57,17 @@ def run_traced(traced: Traced, inputs: Sequence[Any]) -> list[Array]:
     return run_program(traced.jaxpr, [*(weight.value for weight in traced.weights), *inputs])
 
 
+#: The kinds of the arguments that all functions have which compare.
+COMPARED: Mapping[str, str] = {
+    "sizes": "sizes",
+    "rtol": "tolerance",
+    "atol": "tolerance",
+    "avoid": "integers",
+    "seed": "count",
+    "check": "flag",
+}
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How arguments and sizes are drawn.

@@ -31,7 +31,7 @@ from jaxport.verify.per_block.blockwise import block_differences
 from jaxport.verify.per_block.localizing import Localizer
 from jaxport.verify.precision import narrowest
 from jaxport.verify.report import BlockDifference, Divergence, Output, Report
-from jaxport.verify.running import Run, Sampler, Sampling, Sides, arguments, run_traced
+from jaxport.verify.running import COMPARED, Run, Sampler, Sampling, Sides, arguments, run_traced
 
 if TYPE_CHECKING:
     from jaxport.export.exported_model import ExportedModel
@@ -40,13 +40,8 @@ if TYPE_CHECKING:
 @takes(
     "verify",
     inputs="arguments",
-    sizes="sizes",
-    rtol="tolerance",
-    atol="tolerance",
-    avoid="integers",
-    seed="count",
-    check="flag",
     per_block="flag",
+    **COMPARED,
 )
 def verify(
     exported: ExportedModel,
@@ -136,12 +131,7 @@ def _session(exported: ExportedModel) -> Session:
 
 @takes(
     "verify_file",
-    sizes="sizes",
-    rtol="tolerance",
-    atol="tolerance",
-    avoid="integers",
-    seed="count",
-    check="flag",
+    **COMPARED,
 )
 def verify_file(
     path: str | os.PathLike[str],

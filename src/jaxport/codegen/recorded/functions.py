@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from jaxport.codegen.recorded.fusions import DOMAIN
 from jaxport.errors import JaxportError
-from jaxport.graph.editing import dims_of, is_op, nodes_of, number_of, numpy_dtype
+from jaxport.graph.editing import Dim, dims_of, is_op, nodes_of, number_of, numpy_dtype
 from jaxport.graph.fusing import Builder, Fusion, fuse
 from jaxport.graph.patterns import Pattern
 from jaxport.importer.resolving.registry import op
@@ -51,6 +51,11 @@ class JaxFunction:
         return self.spelling or getattr(self.call, "function", self.call)
 
     @property
+    def is_loop(self) -> bool:
+        """Whether its pattern is a loop, which depends on the shape."""
+        return "Loop" in self.needs
+
+    @property
     def name(self) -> str:
         """The name of the operator that a call becomes."""
         return str(getattr(self.call, "name", getattr(self.call, "__name__", "")))
@@ -58,25 +63,26 @@ class JaxFunction:
     @functools.cached_property
     def primitives(self) -> frozenset[str]:
         """The primitives that a call consists of."""
-        dtype = np.dtype(np.int32 if "Loop" in self.needs else np.float32)
+        dtype = np.dtype(np.int32 if self.is_loop and "Log" not in self.needs else np.float32)
         program = jax.make_jaxpr(self.call)(*[jax.ShapeDtypeStruct((2,), dtype)] * self.arity)
         return frozenset(each.primitive.name for each in equations_within(program.jaxpr) if not bodies(each.params))
 
     @functools.lru_cache(maxsize=512)  # noqa: B019 functions live as long as the process
-    def pattern(self, dtype: np.dtype, opset: int, number: float | None) -> Pattern | None:
+    def pattern(self, dtype: np.dtype, opset: int, number: float | None, shape: tuple[Dim, ...]) -> Pattern | None:
         """Return what the exporter writes, of a number as the last operand if there is one; None if it writes one node.
 
-        None, too, of dtypes that the function does not take.
+        None, too, of dtypes and shapes that the function does not take.
         """
         from jaxport.export.api import to_onnx
 
         call = self.exported
         known = () if number is None else (np.asarray(number, dtype),)
-        specs = [jax.ShapeDtypeStruct((2, 3), dtype)] * (self.arity - len(known))
         try:
+            sizes = jax.export.symbolic_shape(", ".join(map(str, shape)))
+            specs = [jax.ShapeDtypeStruct(sizes, dtype)] * (self.arity - len(known))
             with jax.enable_x64(dtype.itemsize == 8):
                 graph = to_onnx(lambda *xs: call(*xs, *known), specs, opset=opset).model.graph
-        except JaxportError:
+        except (JaxportError, ValueError):  # files have names of sizes that are none elsewhere
             return None
         return Pattern(tuple(graph.inputs), (), graph.outputs[0]) if len([*graph]) > 1 else None
 
@@ -113,7 +119,7 @@ FUNCTIONS = (
     JaxFunction(jnp.heaviside, ("Less", "Greater", "Equal"), 2),
     JaxFunction(operator.mod, ("Mod", "Where"), 2),
     JaxFunction(operator.mod, ("Mod", "Where"), 2, lambda x, y: jax.numpy.divmod(x, y)[1]),
-    JaxFunction(jnp.floor_divide, ("Sign", "Sub", "Where"), 2),
+    JaxFunction(jnp.floor_divide, ("Sub", "Where"), 2),
     JaxFunction(lax.div, ("Div", "Equal", "Where"), 2),
     JaxFunction(jnp.gcd, ("Loop", "Less"), 2),
     JaxFunction(jnp.lcm, ("Loop", "Less", "Div"), 2),
@@ -122,9 +128,14 @@ FUNCTIONS = (
     JaxFunction(lax.nextafter, ("Greater", "Less", "And"), 2),
     JaxFunction(lax.zeta, ("Pow", "Floor", "And"), 2),
     JaxFunction(lax.polygamma, ("Pow", "Floor", "IsInf"), 2),
+    JaxFunction(lax.igamma, ("Loop", "Log", "Exp"), 2),
+    JaxFunction(lax.igammac, ("Loop", "Log", "Exp"), 2),
+    JaxFunction(special.betainc, ("Loop", "Log", "Exp"), 3),
     JaxFunction(lax.round, ("Round", "Clip", "Equal")),  # the end of a division, too
 )
 """Of two that match one value, the first is taken."""
+ANY_SHAPE = (2, 3)
+"""The shape of patterns that are the same for all shapes."""
 NEAR = 32
 """The number of nodes before a result among which a divisor is looked for."""
 
@@ -163,11 +174,12 @@ def functions(model: ir.Model, opset: int, primitives: Collection[str] | None = 
         result = node.outputs[0]
         if node.domain or result.dtype is None or result.dtype.is_string():
             return None
-        dtype = numpy_dtype(result)
+        dtype, dims = numpy_dtype(result), dims_of(result)
         divisors = _divisors(node)
         for function in wanted:
             for number in (None, *(divisors if function.arity == 2 else ())):
-                pattern = function.pattern(dtype, opset, number)
+                shape = tuple(dims) if dims and function.is_loop else ANY_SHAPE
+                pattern = function.pattern(dtype, opset, number, shape)
                 operands = None if pattern is None else pattern.operands_of(result)
                 if operands is not None and None not in operands:
                     return _call(function, result, operands, number)

@@ -13,7 +13,7 @@ A pass is a callable of an `onnx_ir.Model` that returns its report, or one of `o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from jaxport.export.passes.constants import constants
 from jaxport.export.passes.convolution import average_pools, convolution_biases, global_pools, padded_pools
 from jaxport.export.passes.double import double_factors
 from jaxport.export.passes.hoisting import hoisting
+from jaxport.export.passes.late import late
 from jaxport.export.passes.layout import layout
 from jaxport.export.passes.operand_order import operand_order
 from jaxport.export.passes.repeated import repeated
@@ -43,6 +44,7 @@ from jaxport.export.passes.tidy import tidy, unit_axes
 from jaxport.export.passes.tied import tied
 from jaxport.export.passes.turned_caches import turned_caches
 from jaxport.export.passes.zero_signs import zero_signs
+from jaxport.graph.editing import nodes_of
 from jaxport.graph.fusions.activations import activations
 from jaxport.graph.fusions.attention import attention
 from jaxport.graph.fusions.choices import choices
@@ -59,6 +61,7 @@ from jaxport.graph.identities import identities
 from jaxport.phases import phase
 
 Pass = Callable[[ir.Model], object]
+NOTHING = "nothing to do"
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ DEFAULT: tuple[Pass, ...] = (
     normalization,
     means,
     activations,
+    late,
     rotary,
     attention,
     reshapes,
@@ -138,17 +142,31 @@ def pass_name(graph_pass: Pass) -> str:
     return getattr(graph_pass, "__name__", type(graph_pass).__name__)
 
 
+def begins(graph_pass: Pass, present: Set[str]) -> bool:
+    """Whether a model with these operators has those that a pass begins at, as far as it declares any.
+
+    >>> begins(stacks, {"Concat", "Split"}), begins(stacks, {"Concat", "Add"}), begins(identities, set())
+    (True, False, True)
+    """
+    return not any(present.isdisjoint(group) for group in getattr(graph_pass, "begins_at", ()))
+
+
+def operators_of(model: ir.Model) -> set[str]:
+    """Return the operators of the default domain in a model, its subgraphs and its functions."""
+    return {node.op_type for node in nodes_of(model) if not node.domain}
+
+
 def run(model: ir.Model, passes: Sequence[Pass]) -> list[PassReport]:
     """Run passes on a model, one after the other, in place.
 
     Raises:
       ExportError: a pass returned another model instead of changing this one, or raised.
     """
-    reports = []
+    reports, present = [], operators_of(model)
     with phase("Optimizing", len(passes)) as advance:
         for graph_pass in passes:
             try:
-                result = graph_pass(model)
+                result = graph_pass(model) if begins(graph_pass, present) else NOTHING
             except Exception as error:  # the pass may be the user's
                 raise ExportError(
                     f"the pass `{pass_name(graph_pass)}` failed: {type(error).__name__}: {error}"
@@ -159,7 +177,9 @@ def run(model: ir.Model, passes: Sequence[Pass]) -> list[PassReport]:
                         f"the pass `{pass_name(graph_pass)}` returned another model",
                         instead="change the model in place",
                     )
-                result = "changed" if result.modified else "nothing to do"
+                result = "changed" if result.modified else NOTHING
+            if result != NOTHING:
+                present = operators_of(model)
             reports.append(PassReport(pass_name(graph_pass), str(result if result is not None else "ran")))
             advance(1)
     return reports

@@ -25,6 +25,7 @@ import onnx_ir as ir
 from jaxport.graph.editing import (
     Dim,
     Editor,
+    begins_at,
     constant_of,
     dims_of,
     discard,
@@ -45,6 +46,7 @@ from jaxport.onnx_facts import KERNEL_PRODUCTS, MOVEMENTS
 AXES_OF_PAD = 18
 
 
+@begins_at({"AveragePool"}, {"Div"})
 def average_pools(model: ir.Model) -> str:
     """Recognise means over windows."""
     editor, count = Editor(model), 0
@@ -127,6 +129,7 @@ def _is_one(value: ir.Value) -> bool:
     return array is not None and array.size > 0 and bool((array == 1).all())
 
 
+@begins_at({"Add", "Sub"}, KERNEL_PRODUCTS)
 def convolution_biases(model: ir.Model) -> str:
     """Fuse additions after convolutions into their biases."""
     editor, count = Editor(model), 0
@@ -187,6 +190,7 @@ def _per_channel(
     return node.inputs[place]
 
 
+@begins_at({"ReduceMean"})
 def global_pools(model: ir.Model) -> str:
     """Replace means over the positions of images that convolutions use by pools, which keep the layout."""
     count, opset = 0, model.opset_imports[""]

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from jaxport.graph.editing import (
     Editor,
+    begins_at,
     constant_of,
     dims_of,
     is_op,
@@ -22,6 +23,7 @@ from jaxport.graph.editing import (
 )
 
 
+@begins_at({"MatMul"}, {"Div", "Mul"})
 def double_factors(model: ir.Model) -> str:
     """Repeat the numbers that multiply float64 values, in models with products of float64 matrices."""
     nodes = nodes_of(model, "Div", "MatMul", "Mul")

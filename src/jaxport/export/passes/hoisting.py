@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from jaxport.graph.editing import bodies, is_op, roots
+from jaxport.graph.editing import begins_at, bodies, is_op, roots
 from jaxport.onnx_facts import RANDOM
 
 
+@begins_at({"Loop", "Scan"})
 def hoisting(model: ir.Model) -> str:
     """Move loop-invariant nodes out of the bodies of Loop and Scan, out of as many nested loops as possible."""
     moved = sum(_moved(root) for root in roots(model))

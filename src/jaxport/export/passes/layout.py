@@ -18,6 +18,7 @@ from jaxport.export.passes import layout_axes  # noqa: F401  registers what it k
 from jaxport.export.passes.layout_ops import Carry, carry
 from jaxport.graph.editing import (
     Editor,
+    begins_at,
     constant_of,
     dims_of,
     discard,
@@ -36,6 +37,7 @@ ROUNDS = 3
 LEAST_RANK = 3
 
 
+@begins_at({"Transpose"})
 def layout(model: ir.Model) -> str:
     """Move Transposes through the graph, its subgraphs and its functions if fewer of them remain."""
     editor = Editor(model)

@@ -13,9 +13,21 @@ import onnx_ir as ir
 
 from jaxport.export.passes.simplify import BROADCASTING
 from jaxport.graph.axis_groups import Groups, axis_groups
-from jaxport.graph.editing import Dim, Editor, constant_of, dims_of, is_op, is_weight, nodes_of, source, static_dims
+from jaxport.graph.editing import (
+    Dim,
+    Editor,
+    begins_at,
+    constant_of,
+    dims_of,
+    is_op,
+    is_weight,
+    nodes_of,
+    source,
+    static_dims,
+)
 
 
+@begins_at({"Reshape", "Unsqueeze"})
 def reshapes(model: ir.Model) -> str:
     """Move Reshapes behind arithmetic with constants, in the graph, its subgraphs and its functions."""
     editor, moved = Editor(model), 0

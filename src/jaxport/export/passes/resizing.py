@@ -32,6 +32,7 @@ from jaxport.graph.editing import (
     PARAMETER,
     Dim,
     Editor,
+    begins_at,
     constant_of,
     dims_of,
     discard,
@@ -54,6 +55,7 @@ NAMED_AXES = 18
 _PLACES = {"MatMul": (0, 1), "Gather": (1,)}
 
 
+@begins_at({*_PLACES, "Transpose", "Reshape"})
 def resizing(model: ir.Model) -> str:
     """Recognise Resize and fold constant matrices, in the graph, its subgraphs and its functions."""
     editor, opset, computed = Editor(model), model.opset_imports[""], 0

@@ -24,6 +24,7 @@ import onnx_ir as ir
 from jaxport.graph.editing import (
     Dim,
     Editor,
+    begins_at,
     constant_of,
     dims_of,
     integer,
@@ -42,6 +43,7 @@ MOST_GROWTH = 64
 PRODUCTS = frozenset({"MatMul"})
 
 
+@begins_at({"Scan"})
 def scanned(model: ir.Model) -> str:
     """Move products with scanned rows out of the bodies of Scan, inner loops first."""
     editor, moved, declined = Editor(model), 0, 0

@@ -12,9 +12,21 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from jaxport.graph.editing import Dim, Editor, constant_of, dims_of, integer, is_op, nodes_of, source, sources
+from jaxport.graph.editing import (
+    Dim,
+    Editor,
+    begins_at,
+    constant_of,
+    dims_of,
+    integer,
+    is_op,
+    nodes_of,
+    source,
+    sources,
+)
 
 
+@begins_at({"Concat"})
 def sizes(model: ir.Model) -> str:
     """Read shapes from values that have them, in the graph, its subgraphs and its functions."""
     editor, read = Editor(model), 0

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from jaxport.graph.editing import (
     Editor,
+    begins_at,
     constant_of,
     dims_of,
     discard,
@@ -28,6 +29,7 @@ from jaxport.graph.editing import (
 )
 
 
+@begins_at({"Concat"}, {"Slice", "Split", "Gather"})
 def stacks(model: ir.Model) -> str:
     """Replace parts of joined values by the values, in the graph, its subgraphs and its functions."""
     editor, replaced = Editor(model), 0

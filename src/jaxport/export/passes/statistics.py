@@ -10,10 +10,11 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export.passes.constants import known
-from jaxport.graph.editing import Editor, held, is_weight, nodes_of, source
+from jaxport.graph.editing import Editor, begins_at, held, is_weight, nodes_of, source
 from jaxport.graph.fusions import batch_normalization as fusion
 
 
+@begins_at({"BatchNormalization", "Pow", "Sqrt"})
 def batch_normalization(model: ir.Model) -> str:
     """Recognise BatchNorm that uses its running statistics, in the graph, its subgraphs and its functions."""
     memory: dict[ir.Value, np.ndarray | None] = {}

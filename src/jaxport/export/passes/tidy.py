@@ -22,6 +22,7 @@ import onnx_ir as ir
 from jaxport.graph.editing import (
     Editor,
     added_ones,
+    begins_at,
     constant_of,
     dims_of,
     discard,
@@ -39,6 +40,7 @@ from jaxport.onnx_facts import MOVEMENTS, REDUCTIONS, RESHAPING
 from jaxport.onnx_facts.releases import missing
 
 
+@begins_at({"Cast", "Transpose", *RESHAPING})
 def tidy(model: ir.Model) -> str:
     """Remove movements that cancel, in the graph, its subgraphs and its functions."""
     editor = Editor(model)
@@ -72,6 +74,7 @@ def _transpose(node: ir.Node) -> bool:
     return merged
 
 
+@begins_at({"Transpose"})
 def unit_axes(model: ir.Model) -> str:
     """Replace Transposes that only move axes of size one, in the graph, its subgraphs and its functions."""
     editor, changed = Editor(model), 0

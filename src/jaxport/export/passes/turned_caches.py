@@ -18,6 +18,7 @@ from jaxport.export.generation import decoders
 from jaxport.graph.editing import (
     Dim,
     Editor,
+    begins_at,
     constant_of,
     dims_of,
     integer,
@@ -29,6 +30,7 @@ from jaxport.graph.editing import (
 )
 
 
+@begins_at({"Concat"})
 def turned_caches(model: ir.Model) -> str:
     """Write new rows into the caches of a decoder's step as they are passed."""
     if not decoders.is_step(value.name for value in model.graph.inputs):

@@ -16,10 +16,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import Dim, Editor, dims_of, is_op, nodes_of, numpy_dtype, substitute
+from jaxport.graph.editing import Dim, Editor, begins_at, dims_of, is_op, nodes_of, numpy_dtype, substitute
 from jaxport.graph.facts.knowledge import Knowledge
 
 
+@begins_at({"Where"})
 def zero_signs(model: ir.Model) -> str:
     """Rewrite choices whose second operand may be -0.0, in the graph, its subgraphs and its functions."""
     editor, knowledge, count = Editor(model), Knowledge(model, are_finite=False), 0

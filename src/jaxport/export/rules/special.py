@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from jaxport.export.emit.registry import rule
+from jaxport.graph.editing import LATE
 from jaxport.jaxprs import DIGAMMA_AT_ZERO
 from jaxport.jaxprs.releases import (
     bessel_i0e_impl,
@@ -85,7 +86,6 @@ def _erfc_of_large(size):
     return jnp.exp(-size * size) * jnp.where(size < 8, below, above)
 
 
-@in_single_precision
 def erfc(x):
     """Return 1 - erf(x), with full relative precision in the tail."""
     size = jnp.abs(x)
@@ -290,8 +290,17 @@ def by_jax(implementation):
     return computed
 
 
+@rule("erfc")
+def erfc_as_one_node(op, x):
+    """Write one node, which the pass `late` writes out: a GELU is recognised by it."""
+    if x.dtype.itemsize == 2:
+        return op.call(in_single_precision(lax.erfc), x)
+    if not op.walker.late or x.dtype != np.float32:
+        return op.call(erfc, x)
+    return op.emit(LATE, x, results=[(x.dtype, x.shape)])
+
+
 for _name, _function in {
-    "erfc": erfc,
     "erf_inv": erf_inv,
     "lgamma": lgamma,
     "digamma": digamma,

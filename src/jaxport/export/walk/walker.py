@@ -61,6 +61,7 @@ class Walker:
       nonfinite: how NaN and infinities are treated where operators differ from JAX.
       discards_checks: whether checks of values that raise Python errors are left out.
       unroll_scans: the greatest length of a scan that is unrolled; if None, that depends on what is scanned.
+      late: whether a function that fusions look for is one node, which the pass `late` writes out.
       operator_rule: the rule of blocks that are operators of an imported model.
       offers: whether the target has an operator, of a domain and a name.
       domains: the versions of the domains of operators of imported models.
@@ -81,6 +82,7 @@ class Walker:
     nonfinite: Nonfinite = "runtime"
     discards_checks: bool = True
     unroll_scans: int | None = None
+    late: bool = False
     operator_rule: Rule | None = None
     offers: Callable[[str, str], bool] = lambda domain, name: True  # noqa: ARG005  each is there
     domains: dict[str, int] = field(default_factory=dict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 import onnx_ir as ir
@@ -173,7 +174,12 @@ def kept_by(band: Band, one: Number, other: Number, dims: Sequence[Dim]) -> froz
 
 def kept_in(band: Band, dims: Sequence[Dim]) -> frozenset[int]:
     """Return the axes along which each row has an element in a band."""
-    return frozenset(axis for axis in range(len(dims)) if band.keeps_some(axis, dims))
+    return _kept_in(band, tuple(dims))
+
+
+@lru_cache(maxsize=1024)
+def _kept_in(band: Band, dims: tuple[Dim, ...]) -> frozenset[int]:
+    return frozenset(axis for axis in range(len(dims)) if band.keeps_some(axis, dims))  # each layer makes the same mask
 
 
 def of_constant(array: np.ndarray) -> Facts:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from jaxport.graph.facts.arithmetic import present
 from jaxport.graph.facts.bounds import is_nonnegative, is_positive, negative
-from jaxport.graph.facts.facts import EXACT, End, Facts, Number, Operand, SeenNode
+from jaxport.graph.facts.facts import EXACT, Facts, Number, Operand, SeenNode
 from jaxport.graph.facts.forms import ALWAYS, NEVER, uniform
 from jaxport.sizes.conditions import is_at_least
 from jaxport.sizes.sums import SizeSum, size_sum
@@ -54,15 +54,16 @@ def cast(operation: SeenNode) -> Facts:
 def _cast_to_float(facts: Facts, before: ir.DataType, after: ir.DataType) -> Facts:
     """Return what is known of a value that is rounded to a type, and may become infinite or zero in it."""
 
-    def rounded(end: End | Number | None) -> float | None:
-        number = end.value if isinstance(end, SizeSum) else end
+    def rounded(number: Number) -> float:
         with np.errstate(over="ignore"):
-            return None if number is None else float(np.asarray(number).astype(after.numpy()))
+            return float(np.asarray(number).astype(after.numpy()))
 
-    choice, low, high = facts.choice, rounded(facts.low), rounded(facts.high)
+    ends = (end.value if isinstance(end, SizeSum) else end for end in (facts.low, facts.high))
+    low, high = (None if end is None else rounded(end) for end in ends)
+    choice = facts.choice
     narrows = before.is_floating_point() and after.itemsize < before.itemsize
     return Facts(
-        choice=None if choice is None else (choice[0], rounded(choice[1]) or 0.0, rounded(choice[2]) or 0.0),
+        choice=None if choice is None else (choice[0], rounded(choice[1]), rounded(choice[2])),
         low=low,
         high=high,
         never_nan=facts.never_nan,

@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 
-from jaxport.graph.editing import dims_of, is_op, nodes_of, numpy_dtype, source, sources
+from jaxport.graph.editing import LATE, dims_of, is_op, nodes_of, numpy_dtype, source, sources
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_but_for_ones
 from jaxport.graph.matching import close
 from jaxport.graph.patterns import PRODUCTS, SUMS, Pattern, PatternMatch, kind, operators_below, pattern_of
@@ -69,6 +69,8 @@ _BY_TANH = (("approximate", "tanh"),)
 
 #: If several patterns match, the first operator that exists is taken.
 ACTIVATIONS = (
+    Activation("Gelu", lambda x: jax.nn.gelu(x, approximate=False), (LATE,)),
+    Activation("Erf", lambda x: jax.nn.gelu(x, approximate=False), (LATE,), emit=_gelu_by_erf),
     Activation("Gelu", lambda x: jax.nn.gelu(x, approximate=False), ("Exp",)),
     Activation("Erf", lambda x: jax.nn.gelu(x, approximate=False), ("Exp",), emit=_gelu_by_erf),
     Activation("Gelu", lambda x: 0.5 * x * (1 + lax.erf(x / 2**0.5)), ("Erf",)),
@@ -116,7 +118,7 @@ def activations(model: ir.Model, table: Sequence[Activation] = ACTIVATIONS) -> s
         """Return the patterns by their last operator, in the order in which they are tried."""
         by_root = collections.defaultdict(list)
         for activation in wanted:
-            pattern = pattern_of(activation.function, dtype, opset)
+            pattern = pattern_of(activation.function, dtype, opset, LATE in activation.needs)
             by_root[pattern.root].append((activation, pattern))
         return by_root
 

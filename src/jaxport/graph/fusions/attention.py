@@ -29,15 +29,7 @@ import onnx_ir as ir
 
 from jaxport.graph.arranging import Arrangement, atoms, goes_into_transpose, sizes_of, with_parts
 from jaxport.graph.axis_groups import quotient
-from jaxport.graph.editing import (
-    Dim,
-    constant_of,
-    dims_of,
-    integers,
-    is_op,
-    is_weight,
-    static_dims,
-)
+from jaxport.graph.editing import Dim, begins_at, constant_of, dims_of, integers, is_op, is_weight, static_dims
 from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.graph.fusions.scores import uncapped, uncast, unrounded, unscaled, weighed_by
@@ -52,6 +44,7 @@ Groups = Callable[[list[Axis], Axis, list[Axis], Axis], Sequence[Sequence[Axis]]
 ANCHOR = Anchor(at=("MatMul",), below=("Softmax",), through=(*VIEWS, "Cast", "Slice", "Where"))
 
 
+@begins_at({"MatMul"}, {"Softmax"})
 def attention(model: ir.Model) -> str:
     """Replace attention by the operator Attention, in the graph, its subgraphs and its functions."""
     opset, known = model.opset_imports[""], Knowledge(model, are_finite=False)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import Dim, dims_of, numpy_dtype, source
+from jaxport.graph.editing import Dim, begins_at, dims_of, numpy_dtype, source
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 from jaxport.graph.masks import LOW, hiding
 from jaxport.graph.matching import Seen, look
@@ -24,6 +24,7 @@ from jaxport.onnx_facts import VIEWS
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 
 
+@begins_at({"Where"})
 def choices(model: ir.Model) -> str:
     """Merge nested choices of one low number, in the graph, its subgraphs and its functions."""
     return fuse(model, _find, Anchor(at=("Where",), below=("Where",), through=(*VIEWS, "Cast")))

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import dims_of, numpy_dtype
+from jaxport.graph.editing import begins_at, dims_of, numpy_dtype
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, same_but_for_ones
 from jaxport.graph.fusions.softmax import maximum_of
 from jaxport.graph.matching import Seen, over
 from jaxport.onnx_facts import VIEWS
 
 
+@begins_at({"Add"}, {"Log"})
 def log_sum_exp(model: ir.Model) -> str:
     """Recognise logsumexp as JAX computes it, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]

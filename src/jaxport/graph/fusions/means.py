@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from jaxport.graph.editing import constant_of, integer, is_op, operand
+from jaxport.graph.editing import begins_at, constant_of, integer, is_op, operand
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_dims
 from jaxport.graph.fusions.normalized import mean_of
 from jaxport.graph.matching import Seen, reduction_axes
 
 
+@begins_at({"Div", "Mul"}, {"ReduceSum"})
 def means(model: ir.Model) -> str:
     """Recognise means, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]

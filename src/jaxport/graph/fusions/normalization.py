@@ -21,15 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import (
-    Dim,
-    constant_of,
-    dims_of,
-    is_op,
-    is_weight,
-    source,
-    static_dims,
-)
+from jaxport.graph.editing import Dim, begins_at, constant_of, dims_of, is_op, is_weight, source, static_dims
 from jaxport.graph.fusing import Builder, Fusion, fuse, obstacle, same_but_for_ones
 from jaxport.graph.fusions.group_normalization import grouped
 from jaxport.graph.fusions.normalized import PRODUCT, SUM, Normalized, normalized
@@ -38,6 +30,7 @@ from jaxport.graph.fusions.softmax import axis_attribute
 from jaxport.graph.matching import Seen
 
 
+@begins_at({"Pow", "Sqrt"})
 def normalization(model: ir.Model) -> str:
     """Recognise LayerNormalization, RMSNormalization, GroupNorm and InstanceNorm, in the graph, its subgraphs and
     functions.

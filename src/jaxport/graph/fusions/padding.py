@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import constant_of, dims_of, integer, is_op, source, sources
+from jaxport.graph.editing import begins_at, constant_of, dims_of, integer, is_op, source, sources
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.graph.matching import Seen
 
@@ -28,6 +28,7 @@ MODES: Mapping[str, Callable[[np.ndarray, tuple[int, int]], np.ndarray]] = {
 }
 
 
+@begins_at({"Concat"})
 def padding(model: ir.Model) -> str:
     """Recognise Pad, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]

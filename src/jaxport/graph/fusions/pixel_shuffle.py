@@ -22,13 +22,14 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.graph.arranging import atoms, sizes_of, target
-from jaxport.graph.editing import Dim, Editor, dims_of, is_op, nodes_of, permutation, source, substitute
+from jaxport.graph.editing import Dim, Editor, begins_at, dims_of, is_op, nodes_of, permutation, source, substitute
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.graph.matching import Axis, Part, Seen
 
 CHANNELS_SECOND, CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
+@begins_at({"Reshape"})
 def pixel_shuffle(model: ir.Model) -> str:
     """Recognise DepthToSpace and SpaceToDepth, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]
@@ -147,6 +148,7 @@ def _fusion(seen: Seen, shuffle: Shuffle, result: ir.Value) -> Fusion:
     return Fusion(shuffle.operator, result, [seen.value], build)
 
 
+@begins_at({"DepthToSpace", "SpaceToDepth"})
 def plain_shuffles(model: ir.Model) -> str:
     """Expand shuffles that are between Transposes of their own into Reshape, Transpose and Reshape."""
     editor, changed = Editor(model), 0

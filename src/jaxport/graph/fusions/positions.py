@@ -244,18 +244,18 @@ class _Folding:
         if node.op_type in PLAIN or numpy_dtype(result).kind not in "iu":
             return None
         form = self._of(result).form
-        if form is None or form.is_uniform or form.constant.number is None:
+        if form is None or form.is_uniform or form.constant.value is None:
             return None
         axes = [axis for axis, slope in enumerate(form.slopes) if slope != ZERO]
-        if len(axes) != 1 or form.slopes[axes[0]].number != 1 or result.dtype is None:
+        if len(axes) != 1 or form.slopes[axes[0]].value != 1 or result.dtype is None:
             return None
         (axis,), dtype = axes, numpy_dtype(result)
-        end = self._size(builder, dims[axis], form.constant.number)
+        end = self._size(builder, dims[axis], form.constant.value)
         if end is None:
             return None
         start, step = (
             builder.constant(np.asarray(number, dtype), name)
-            for number, name in ((form.constant.number, "start"), (1, "step"))
+            for number, name in ((form.constant.value, "start"), (1, "step"))
         )
         value = builder.emit("Range", [start, builder.cast(end, result.dtype), step], [dims[axis]], result.dtype)
         value = builder.viewed(value, [dim if place == axis else 1 for place, dim in enumerate(dims)])

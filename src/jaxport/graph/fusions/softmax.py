@@ -15,12 +15,13 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from jaxport.graph.editing import Dim, dims_of
+from jaxport.graph.editing import Dim, begins_at, dims_of
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_but_for_ones
 from jaxport.graph.matching import Axis, Part, Reduced, Seen, over
 from jaxport.onnx_facts import VIEWS
 
 
+@begins_at({"Div", "Sub"}, {"ReduceSum"})
 def softmax(model: ir.Model) -> str:
     """Recognise Softmax and LogSoftmax, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]

@@ -32,11 +32,20 @@ def transformed(scores: Tensor, transform: str) -> Tensor:
 
 
 def two_classes(score: Tensor, transform: str, opposite: float) -> Tensor:
-    """Return the scores of both classes from the score (samples, 1) of the second: the first has `opposite - score`."""
+    """Return the scores of both classes from the score (samples, 1) of the second: the first has `opposite - score`.
+
+    Raises:
+      ModelError: the transformation is PROBIT.
+    """
+    if transform == "PROBIT":
+        raise ModelError(
+            "the scores of two classes are PROBIT of the score of one",
+            why="ONNX Runtime writes one of them, and leaves the other as the memory was",
+            instead="export the model with scores of both classes, or with another `post_transform`",
+        )
     if transform == "LOGISTIC":
         return nn.sigmoid(jnp.concatenate([-score, score], axis=1))
-    scores = jnp.concatenate([opposite - score, score], axis=1)
-    return transformed(scores, transform) if transform == "PROBIT" else scores
+    return jnp.concatenate([opposite - score, score], axis=1)
 
 
 def labelled(index: Tensor, integers: Sequence[int] | None, names: Sequence[str] | None) -> Tensor:

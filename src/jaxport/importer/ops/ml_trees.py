@@ -196,12 +196,22 @@ def tree_ensemble_classifier(
     leaves = Leaves(ids, class_nodeids or (), class_treeids or (), class_weights, class_weights_as_tensor)
     trees = ensemble.trees(leaves, max(count, 1))
     scores = _scores(X, trees, "SUM", base)
-    if count != 2 or len(set(ids)) != 1 or (base is not None and base.size > 1):
+    if count != 2 or len(set(ids)) != 1:
         return labelled(jnp.argmax(scores, axis=1), *labels), cast(transformed(scores, transform), np.float32)
-    # A model of two classes may have the scores of one only.
+    # A model of two classes may have the scores of one only: of the first for those of both, of the second beside a 0.
+    if base is not None and base.size > 1:
+        raise ModelError(
+            "the trees have scores of one class, and two base values",
+            why="ONNX Runtime adds one of the values to another score than the model says",
+            instead="export the model with a base value for the one class, or with scores of both",
+        )
+    if ids[0] == 1:  # ONNX Runtime leaves out the base value
+        scores = _scores(X, trees, "SUM", None)
     score = scores[:, ids[0] : ids[0] + 1]
     likely = np.all(trees.weights[~np.isnan(trees.weights)] >= 0)  # then they are probabilities, else log-odds
     index = cast(score[:, 0] > (0.5 if likely else 0.0), np.int32)
+    if ids[0] == 1:
+        return labelled(index, *labels), cast(transformed(scores, transform), np.float32)
     return labelled(index, *labels), cast(two_classes(score, transform, 1.0 if likely else 0.0), np.float32)
 
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from jaxport.graph.editing import is_op
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.values.dtypes import canonical, dtype_of
-from jaxport.onnx_facts import CHOICES, MEASURES, MODULAR, SIGN_CHANGES
+from jaxport.onnx_facts import ARITHMETIC, CHOICES, GROWING, LOOKUPS, MEASURES, MODULAR, SCATTERS, SIGN_CHANGES
 from jaxport.printable import printable
 
 _DOUBLE = np.dtype(np.float64)
@@ -26,7 +26,7 @@ def warning_of(body: Body, static: Collection[ir.Value]) -> str:
     narrower = {
         "are 32-bit": declared_wider(body),
         "are computed without doubles": computed_narrower(body, static),
-        "are computed without products of 64 bits": computed_wrapped(body, static),
+        "are computed without integers of 64 bits": computed_wrapped(body, static),
     }
     parts = [f"the outputs {', '.join(f'`{n}`' for n in names)} {what}" for what, names in narrower.items() if names]
     advice = 'turn them on with `jax.config.update("jax_enable_x64", True)`'
@@ -54,7 +54,10 @@ def computed_narrower(body: Body, static: Collection[ir.Value]) -> list[str]:
 
 
 def computed_wrapped(body: Body, static: Collection[ir.Value]) -> list[str]:
-    """Return the names of the outputs that depend on more than the lower 32 bits of products of 64-bit integers.
+    """Return the names of the outputs that depend on more than the lower 32 bits of sums, products and powers of int64.
+
+    Sums of truth values, or of integers of 8 or 16 bits, have no more. A constant that is added or multiplied by counts
+    as small.
 
     Args:
       body, static: as for `computed_narrower`.
@@ -65,14 +68,19 @@ def computed_wrapped(body: Body, static: Collection[ir.Value]) -> list[str]:
 
 
 def _wrapped(body: Body, longs: set[ir.Value], products: set[ir.Value], static: Collection[ir.Value]) -> set[ir.Value]:
-    """Return the values that depend on the upper bits of products; `longs` and `products` among them grow."""
+    """Return the values that depend on upper bits; `longs`, and those of them that may have some, `products`, grow."""
     affected: set[ir.Value] = set()
+    small: set[ir.Value] = set()
     for node in body.nodes:
         inputs = [value for value in node.inputs if value is not None]
         outputs = [value for value in node.outputs if value is not None]
         made = {value for index, value in enumerate(outputs) if _makes(node, index, longs, _LONG)}
+        small.update(value for value, kind in zip(outputs, node.output_types, strict=False) if _is_small(kind))
+        if is_op(node.node, "Cast") and (inputs[0] in small or _is_small(inputs[0].dtype)):
+            made = set()
         called = node.target.body if isinstance(node.target, BodyFunction) else None
-        reads = not products.isdisjoint(inputs)
+        # What looks up rows refuses positions that need more bits.
+        reads = any(value in products for index, value in enumerate(inputs) if not _is_position(node, index))
         is_affected = not affected.isdisjoint(inputs) or (reads and called is None and not _is_modular(node))
         for inner in node.bodies():
             longs.update(value for value in inner.inputs if value.dtype in _LONG)
@@ -82,11 +90,22 @@ def _wrapped(body: Body, longs: set[ir.Value], products: set[ir.Value], static: 
             long, multiplied = ({inside for value, inside in formal if value in values} for values in (longs, products))
             is_affected |= bool(_wrapped(called, long, multiplied, static))
         variable = [value for value in inputs if value not in static]
-        is_product = node.node.op_type == "Mul" and len(variable) == 2
+        grows = node.node.op_type in GROWING and len(variable) >= (2 if node.node.op_type in ARITHMETIC else 1)
         longs |= made
-        products.update(made if reads or is_product else ())
+        products.update(made if reads or (grows and not longs.isdisjoint(variable)) else ())
         affected.update(outputs if is_affected else ())
     return affected
+
+
+def _is_small(dtype: ir.DataType | np.dtype | int | None) -> bool:
+    """Whether a type has so few bits that no sum of its numbers needs more than 32."""
+    if isinstance(dtype, ir.DataType):
+        dtype = dtype.numpy()
+    return isinstance(dtype, np.dtype) and dtype.kind in "biu" and dtype.itemsize <= 2
+
+
+def _is_position(node: BoundNode, index: int) -> bool:
+    return node.node.op_type in LOOKUPS | SCATTERS and index == 1
 
 
 def _is_modular(node: BoundNode) -> bool:

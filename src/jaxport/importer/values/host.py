@@ -26,10 +26,8 @@ from jaxport.jaxprs.aliases import SymbolicDim
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-RuntimeValue: TypeAlias = (
-    "Tensor | HostValue | np.ndarray | Sequence[RuntimeValue] | Mapping[str, RuntimeValue] | "
-    "Mapping[int, RuntimeValue] | None"
-)
+_Maps: TypeAlias = "Mapping[str, RuntimeValue] | Mapping[int, RuntimeValue]"
+RuntimeValue: TypeAlias = "Tensor | HostValue | np.ndarray | Sequence[RuntimeValue] | _Maps | None"
 """What an edge of a graph carries while the graph runs: a tensor, a sequence or a map of values, or None for what is
 absent.
 """
