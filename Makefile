@@ -232,7 +232,7 @@ sweeps: $(INSTALLED) ## every function of JAX in every dtype, static and symboli
 	@$(BIN)/python -m scripts.coverage --jobs $(JOBS) $(ARGS)
 
 bench: $(INSTALLED) $(PEERS_INSTALLED) ## the figures of the documentation, one after the other
-	@for benchmark in import layers memory "examples --measure" importer; do $(BIN)/python -m benchmarks.bench_$$benchmark; done
+	@for benchmark in start export memory "examples --measure" importer; do $(BIN)/python -m benchmarks.bench_$$benchmark; done
 
 bench-real: $(INSTALLED) ## seconds and memory of a decoder of 1.1 billion parameters in each float type; 16 GB of memory are enough
 	@$(BIN)/python -m benchmarks.bench_real $(ARGS)

@@ -131,7 +131,7 @@ MOST_ANY = {
     "codegen": 110,
     "export": 139,
     "frameworks": 40,
-    "graph": 14,
+    "graph": 15,
     "importer": 188,
     "mox": 77,
     "testing": 10,

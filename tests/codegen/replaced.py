@@ -20,6 +20,7 @@ import onnx_ir as ir
 import jaxport
 from jaxport.importer.loading.load import load
 from jaxport.importer.names import given_name
+from jaxport.importer.ties import tie_transposed
 
 SIZE = 4
 """What open sizes are in a Mox and an export."""
@@ -44,7 +45,7 @@ def replaced(model: ir.Model, kind: str) -> ir.Model:
     Of `equal` ones, those stay different that values alone tell from copies: what exporters merge, and what they name
     themselves.
     """
-    roles, copy = jaxport.from_onnx(model).roles, model.clone()
+    roles, copy = jaxport.from_onnx(model).roles, tie_transposed(model).clone()
     for name, value in copy.graph.initializers.items():
         tensor = value.const_value
         if tensor is None or roles.get(name, "constant") == "constant":

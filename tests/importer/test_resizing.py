@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import jaxport
 from tests.codegen import structured
+from tests.importer import models
 from tests.importer.printed import load
 
 FACTORS = (1 / 3, 0.37, 0.6, 0.9, 1.2, 1.7, 2.5, 3.0)
@@ -84,3 +85,17 @@ def test_open_sizes_have_the_same_positions(tmp_path: Path):
 def test_a_size_that_single_precision_rounds_otherwise_is_asked_for():
     with pytest.raises(jaxport.JaxportError, match="is not a simple fraction; give the axis a fixed size"):
         jaxport.from_onnx(model("n", [0.1234567])).to_source(framework="jax")
+
+
+@pytest.mark.parametrize("factor", [0.37, 0.7, 0.9, 1.3, 1.9, 2.6])
+@pytest.mark.parametrize("size", [3, 7, 17])
+def test_symmetric_half_pixels_have_the_bits_of_onnx_runtime(size: int, factor: float) -> None:
+    """The rows are unit vectors, so that the results are the weights."""
+    made = models.model(
+        f"""g (float[{size}, {size}] x) => (float[a, b] y) <float[2] s = {{1, {factor}}}> {{
+        y = Resize<mode = "linear", coordinate_transformation_mode = "half_pixel_symmetric">(x, , s) }}""",
+        opset=19,
+    )
+    x = np.eye(size, dtype=np.float32)
+    (expected,) = ort.InferenceSession(made.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_array_equal(jaxport.from_onnx(made)(x), expected)

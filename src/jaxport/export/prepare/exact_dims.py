@@ -8,12 +8,12 @@ exactly.
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 from jax.core import ShapedArray
 
-from jaxport.jaxprs import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, div_p, mul_p
+from jaxport.jaxprs import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, aval_of, div_p, mul_p
 from jaxport.jaxprs.identity import IdentityMap
 from jaxport.jaxprs.rewrite import Rewriting
 
@@ -57,12 +57,12 @@ def _divided_once(jaxpr: Jaxpr) -> Jaxpr:
 
     changed = False
     for equation in jaxpr.eqns:
-        name, result = equation.primitive.name, equation.outvars[0] if equation.outvars else None
-        if name == "dim_as_value":
+        name, result = equation.primitive.name, (*equation.outvars, None)[0]
+        if result is not None and name == "dim_as_value":
             from_dims.add(result)
-        elif name in ARITHMETIC and _is_known(equation, from_dims) and _is_size(result):
+        elif result is not None and name in ARITHMETIC and _is_known(equation, from_dims) and _is_size(result):
             from_dims.add(result)
-            if name in ("div", "mul") and result.aval.dtype.kind == "f":
+            if name in ("div", "mul") and aval_of(result).dtype.kind == "f":
                 left, right = equation.invars
                 (above, below), (others, divisors) = (quotients.get(atom, (atom, ONE)) for atom in (left, right))
                 if below is not ONE or divisors is not ONE:
@@ -80,8 +80,8 @@ def _is_one(atom: Atom) -> bool:
     return isinstance(atom, Literal) and bool(np.all(atom.val == 1))
 
 
-def _is_size(variable: Any) -> bool:
-    aval = variable.aval
+def _is_size(variable: Var) -> bool:
+    aval = aval_of(variable)
     return not aval.shape and (aval.dtype.kind in "iu" or (aval.dtype == np.float32 and aval.weak_type))
 
 

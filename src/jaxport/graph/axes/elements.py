@@ -24,8 +24,6 @@ from jaxport.graph.remembering import remembered
 from jaxport.onnx_facts import ELEMENTWISE, RESHAPING
 from jaxport.sizes.sums import SizeSum, size_sum
 
-__all__ = ["IndexedElements", "Piece", "linear_operands", "pieces"]
-
 ONE = size_sum(1)
 MOVING = frozenset({*PLACES, "Tile"})
 """Operators that only move elements of their first operand."""

@@ -18,8 +18,6 @@ from jaxport.graph.facts.forms import ZERO
 from jaxport.graph.fusing import Builder
 from jaxport.graph.matching import Axis, Seen, look
 
-__all__ = ["ElementEmission"]
-
 
 @dataclass(frozen=True)
 class ElementEmission:

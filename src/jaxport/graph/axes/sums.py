@@ -14,8 +14,6 @@ from jaxport.graph.editing import dims_of
 from jaxport.graph.facts.forms import Form
 from jaxport.sizes.sums import size_sum
 
-__all__ = ["AppliedOperator", "Atom", "Element", "ElementSum", "Index", "KnownElement"]
-
 Index = tuple[Form, ...]
 """For each axis of a value a place along it, as a function of labels."""
 

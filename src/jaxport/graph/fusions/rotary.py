@@ -46,7 +46,7 @@ ANCHORS = [
 ]
 
 
-@begins_at({"MatMul", "Mul"}, {"Add", "Sub", "Concat", "Reshape", "Where"})
+@begins_at({"MatMul", "Mul"}, {name for anchor in ANCHORS for name in anchor.at})
 def rotary(model: ir.Model) -> str:
     """Recognise RotaryEmbedding, in the graph, its subgraphs and its functions."""
     opset, knowledge = model.opset_imports[""], Knowledge(model)

@@ -38,7 +38,9 @@ def resized_positions(n, size, scale, transform, roi):
         return (at + np.float32(0.5)) / scale
     if transform == "half_pixel_symmetric":
         middle = length / 2 * (1 - count / (scale * length))
-        return middle + (at + np.float32(0.5)) / scale - np.float32(0.5)
+        # ONNX Runtime adds up in doubles; of open sizes the last bit may differ.
+        at, scale = (at.astype(np.float64), scale.astype(np.float64)) if xp is np else (at, scale)
+        return (middle + (at + 0.5) / scale - 0.5).astype(xp.float32)
     half = (at + np.float32(0.5)) / scale - np.float32(0.5)
     return xp.where(count == 1, 0, half).astype(xp.float32) if transform == "pytorch_half_pixel" else half
 

@@ -12,6 +12,7 @@ PROGRAMS = {
     "import jax, onnx_ir": "import jax, onnx_ir",
     "jaxport --help": _COMMAND.format("['--help']"),
     "jaxport export --st and the tab key": _TAB + _COMMAND.format("[]"),
+    "jaxport --version": _COMMAND.format("['--version']"),
     "import jaxport and a first export": """
         import jax.numpy as jnp, jaxport
         jaxport.to_onnx(jnp.tanh, [("B", 3)])
