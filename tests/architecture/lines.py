@@ -87,6 +87,11 @@ RAISED: list[tuple[str, int, str]] = [
     ),
     ("importer", 20, "programs take tensors of PyTorch, and other arrays with DLPack, without a copy"),
     ("codegen", 9, "`load_pytorch` of a tied head, which the state dict has under two names"),
+    (
+        "graph/axes",
+        600,
+        "elements on symbols: rotations in any of 18 spellings instead of 7 of 12, by a client of half the lines",
+    ),
     ("frameworks", 1, "`flax.nnx.RoPE` takes open lengths, of which it makes floats"),
     ("importer", 87, "a tied head in a file of PyTorch is one parameter; equal layers are blocks of equal results"),
     ("importer/resolving", 135, "sizes computed in floats of few bits are exact; upper bits of sums are announced"),

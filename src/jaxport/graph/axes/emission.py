@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -83,8 +82,7 @@ class ElementEmission:
             operands = list(
                 starmap(lambda x, dtype: self.emit(builder, x, dtype), zip(atom.operands, types, strict=True))
             )
-            attributes = {name: each.value for name, each in node.attributes.items()}
-            return self._applied(builder, node.op_type, operands, node.outputs[0].dtype, **attributes)
+            return self._applied(builder, node.op_type, operands, node.outputs[0].dtype, node)
         value = builder.constant(atom.array, "elements") if isinstance(atom, KnownElement) else builder.now(atom.value)
         cut = self._cut(atom.index, dims_of(value) or ())
         assert cut is not None
@@ -101,7 +99,7 @@ class ElementEmission:
         operator: str,
         operands: Sequence[ir.Value],
         dtype: ir.DataType | None,
-        **attributes: Any,
+        node: ir.Node | None = None,
     ) -> ir.Value:
         shapes = [dims_of(value) or [] for value in operands]
         rank = max(map(len, shapes))
@@ -109,6 +107,7 @@ class ElementEmission:
             next((d for d in column if d != 1), 1)
             for column in zip(*([1] * (rank - len(s)) + s for s in shapes), strict=True)
         ]
+        attributes = {} if node is None else {name: each.value for name, each in node.attributes.items()}
         return builder.emit(operator, operands, shape, dtype, **attributes)
 
     def _arranged(self, builder: Builder, value: ir.Value, axes: Sequence[Axis]) -> ir.Value:

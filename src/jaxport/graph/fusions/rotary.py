@@ -31,6 +31,7 @@ from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.graph.fusions.scores import HALVES, uncast
 from jaxport.graph.matching import Axis, Seen, joined, look
+from jaxport.graph.patterns import SUMS
 from jaxport.onnx_facts import MOVEMENTS, VIEWS
 from jaxport.sizes.sums import SizeSum, size_sum
 
@@ -41,16 +42,14 @@ MOST_VALUES = 64
 
 #: What is between products and a rotated value.
 THROUGH = (*VIEWS, *RULES, "Gather", "Slice", "Split")
-ANCHORS = [
-    Anchor(at=at, below=("MatMul", "Mul"), through=THROUGH) for at in (("Add", "Sub"), ("Concat", "Reshape", "Where"))
-]
+ANCHOR = Anchor(at=(*SUMS, "Concat", "Reshape", "Where"), below=("MatMul", "Mul"), through=THROUGH)
 
 
-@begins_at({"MatMul", "Mul"}, {name for anchor in ANCHORS for name in anchor.at})
+@begins_at({"MatMul", "Mul"}, set(ANCHOR.at))
 def rotary(model: ir.Model) -> str:
     """Recognise RotaryEmbedding, in the graph, its subgraphs and its functions."""
     opset, knowledge = model.opset_imports[""], Knowledge(model)
-    return fuse(model, lambda node: _find(node, opset, knowledge), *ANCHORS)
+    return fuse(model, lambda node: _find(node, opset, knowledge), ANCHOR)
 
 
 Row = tuple[Piece, dict[int, ElementSum]]
