@@ -448,6 +448,8 @@ class Trial:
         named = dict(self.module.named_parameters())
         wrong = []
         for name, gradient in found.items():
+            axes = self.program.weights.axes(name)  # kernels of convolutions have their channels last
+            gradient = np.transpose(gradient, np.argsort(axes)) if axes else np.asarray(gradient)
             other = named[name].grad
             other = np.zeros(gradient.shape, np.float32) if other is None else other.numpy()
             scale = np.abs(other).max() + 1e-3 * max(float(np.abs(one).max()) for one in found.values()) + 1e-9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -121,8 +121,7 @@ def from_torch(
             if not fault.guard:
                 break  # what the module decides by sizes is not why
     assert first is not None
-    first.raised(call.name)
-    return program
+    raise first.raised(call.name)
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ class _Fault:
     guard: str
     drawn: list[str]
 
-    def raised(self, name: str) -> None:
+    def raised(self, name: str) -> NoReturn:
         """Raise the error.
 
         Raises:
