@@ -201,7 +201,7 @@ $(SCRIPTS)/node_modules/.package-lock.json: $(SCRIPTS)/package-lock.json
 
 test-runtimes: $(INSTALLED) $(RUNTIMES:%=.venv-runtime-%/.installed) $(SCRIPTS_INSTALLED) ## functions and examples for each target, in ONNX Runtime 1.17, 1.20, the one at hand, OpenVINO, onnxruntime-genai, Node and a browser
 	@$(BIN)/python -m tests.runtimes newest=$(BIN)/python $(foreach name,$(RUNTIMES),$(name)=.venv-runtime-$(name)/bin/python) \
-		node=$(NODE) web=$(BROWSER)
+		node=$(NODE) web=$(BROWSER) webgpu=$(BROWSER)
 
 # Its files are read, its code is not run: the wheel of any Python and platform does.
 $(OLDER_ONNX_INSTALLED): $(INSTALLED)

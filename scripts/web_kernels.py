@@ -1,8 +1,9 @@
-"""Regenerate `src/jaxport/onnx_facts/web_kernels.py`: the kernels that every build of onnxruntime-web has.
+"""Regenerate `src/jaxport/onnx_facts/web_kernels.py`: the kernels that every build of onnxruntime-web has, and WebGPU's.
 
 The npm package has builds of their own for WebAssembly and for WebGPU, and some kernels are in one of them only. A
-model of one node is loaded, in Node, for each operator at the opsets of the target "web" and each choice of its dtypes.
-Where there is a new release, change `tests/runtimes/javascript/package.json` and run `python -m scripts.web_kernels`.
+model of one node is loaded, in Node, for each operator at the opsets of the target "web" and each choice of its dtypes;
+and in Chromium, with WebGPU on a graphics processor in software, where no node may fall back to the CPU. Where there is
+a new release, change `tests/runtimes/javascript/package.json` and run `python -m scripts.web_kernels`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,9 @@ NOT_IMPLEMENTED = "ERROR_CODE: 9,"
 DTYPES = [
     np.dtype(name) for name in "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 ]
+
+#: What WebGPU is asked for: it has no kernel of other dtypes.
+GPU_DTYPES = frozenset("bool int8 uint8 int32 uint32 int64 float16 float32".split())
 
 Kernel = tuple[frozenset[str], ...]
 """The dtypes that a kernel takes, by type parameter."""
@@ -77,10 +82,15 @@ def model_of(name: str, opset: int, dtypes: dict[str, np.dtype]) -> ir.Model:
     if result in dtypes and all(formal.type != result for formal in facts.inputs):
         given |= {key: int(data_type(dtypes[result])) for key in DTYPE_ATTRIBUTES if key in facts.attributes}
     count = max(declared.min_input, sum(p.option.name != "Optional" for p in declared.inputs))
-    ins = [value_of(f"x{index}", facts.input(index), dtypes) for index in range(count)]
+    ins: list[ir.Value | None] = [value_of(f"x{index}", facts.input(index), dtypes) for index in range(count)]
+    scales = ir.Value(name="scales", const_value=ir.tensor([1.0, 1.0, 2.0, 2.0], name="scales"))
+    if name == "Resize":  # whose optional operands no kernel does without
+        ins = [ins[0], None, scales]
     outs = [value_of(f"y{index}", facts.output(index), dtypes) for index in range(max(1, facts.least_outputs))]
     node = ir.Node("", name, ins, ir.convenience.convert_attributes(given), outputs=outs)
-    graph = ir.Graph(ins, outs, nodes=[node], opset_imports={"": opset}, name="one")
+    given_ins = [value for value in ins if value is not None and value is not scales]
+    held = [scales] if scales in ins else []
+    graph = ir.Graph(given_ins, outs, nodes=[node], initializers=held, opset_imports={"": opset}, name="one")
     return ir.Model(graph, ir_version=opsets.ir_version(opset))
 
 
@@ -106,6 +116,14 @@ def served(build: str, models: Sequence[ir.Model]) -> list[bool]:
     return [NOT_IMPLEMENTED not in json.loads(line) for line in answer.splitlines()]
 
 
+def on_gpu(models: Sequence[ir.Model]) -> list[bool]:
+    """Whether WebGPU runs each of these models, in a browser, without the CPU."""
+    lines = "".join(base64.b64encode(ir.to_proto(model).SerializeToString()).decode() + "\n" for model in models)
+    command = ["node", "gpu_kernels.mjs", shutil.which("chromium") or "google-chrome"]
+    answer = subprocess.run(command, cwd=SCRIPTS, check=True, input=lines, stdout=subprocess.PIPE, text=True).stdout
+    return [not json.loads(line) for line in answer.splitlines()]
+
+
 def factored(combinations: set[tuple[str, ...]]) -> list[Kernel]:
     """Combinations of dtypes as few products: rows that differ in one place are one."""
     rows = [tuple(frozenset([name]) for name in each) for each in sorted(combinations)]
@@ -118,20 +136,12 @@ def factored(combinations: set[tuple[str, ...]]) -> list[Kernel]:
     return rows
 
 
-def main() -> None:
-    """Write the table; with `--check` say whether it is up to date."""
-    asked = [
-        (name, opset, dict(zip(kinds, chosen, strict=True)))
-        for name, opset in versions()
-        for kinds in [parameters(schema.find("", name, opset))]
-        for chosen in itertools.product(*kinds.values())
-    ]
-    runs = [True] * len(asked)
-    for build in BUILDS:
-        answers = iter(
-            served(build, [model_of(*each) for each, is_served in zip(asked, runs, strict=True) if is_served])
-        )
-        runs = [is_served and next(answers) for is_served in runs]
+Asked = tuple[str, int, dict[str, np.dtype]]
+"""An operator, an opset, and the dtype of each type parameter."""
+
+
+def rows_of(asked: Sequence[Asked], runs: Sequence[bool], listed: Callable[[Collection[bool]], bool]) -> str:
+    """The rows of the operators that are to be listed, given whether each of their combinations runs."""
     kernels: dict[tuple[str, int, str], dict[tuple[str, ...], bool]] = {}
     for (name, opset, dtypes), is_served in zip(asked, runs, strict=True):
         facts = schema.find("", name, opset)
@@ -141,10 +151,30 @@ def main() -> None:
     order = [dtype.name for dtype in DTYPES]
     rows = ""
     for (name, since, kinds), answered in kernels.items():
-        if not all(answered.values()):
+        if listed(answered.values()):
             products = factored({combination for combination, is_served in answered.items() if is_served})
             texts = [" ".join("/".join(sorted(names, key=order.index)) for names in each) for each in products]
             rows += f'    ("{name}", {since}): ("{kinds}", "{", ".join(texts)}"),\n'
+    return rows
+
+
+def main() -> None:
+    """Write the tables; with `--check` say whether they are up to date."""
+    asked: list[Asked] = [
+        (name, opset, dict(zip(kinds, chosen, strict=True)))
+        for name, opset in versions()
+        for kinds in [parameters(schema.find("", name, opset))]
+        for chosen in itertools.product(*kinds.values())
+    ]
+    of_gpu = [each for each in asked if GPU_DTYPES.issuperset(dtype.name for dtype in each[2].values())]
+    gpu_rows = rows_of(of_gpu, on_gpu([model_of(*each) for each in of_gpu]), any)
+    runs = [True] * len(asked)
+    for build in BUILDS:
+        answers = iter(
+            served(build, [model_of(*each) for each, is_served in zip(asked, runs, strict=True) if is_served])
+        )
+        runs = [is_served and next(answers) for is_served in runs]
+    rows = rows_of(asked, runs, lambda answers: not all(answers))
     release = json.loads((SCRIPTS / "package.json").read_text())["dependencies"]["onnxruntime-web"]
     text = (
         '"""The kernels of onnxruntime-web: generated by `scripts/web_kernels.py`, not by hand."""\n\n'
@@ -153,6 +183,8 @@ def main() -> None:
         "#: By operator and version, where some dtypes have no kernel: type parameters, and the dtypes of the kernels that\n"
         "#: all builds have.\n"
         f"WEB_KERNELS: dict[tuple[str, int], tuple[str, str]] = {{\n{rows}}}\n"
+        "#: By operator and version, the same of what WebGPU computes by itself; all other operators fall back to the CPU.\n"
+        f"WEBGPU_KERNELS: dict[tuple[str, int], tuple[str, str]] = {{\n{gpu_rows}}}\n"
     )
     if "--check" in sys.argv:
         raise SystemExit(0 if TARGET.read_text() == text else f"{TARGET} is out of date")

@@ -22,6 +22,8 @@ FEW = 3
 MANY = 4
 #: One of so many tests prints what it exports.
 PRINTED = 16
+#: One of so many tests exports its cases at the oldest opset, too.
+OLDEST = 4
 #: Tests of the source run with all of their cases: they are quick, and the others are not theirs.
 WHOLE = "tests/architecture/"
 #: Marks of tests that targets of their own run, one process for all of them or in another environment.
@@ -41,7 +43,7 @@ MOST_NAMED = 120
 def _every_second_variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have `check` run every second variant of a case, and the others of the next case of the same test.
 
-    Few tests print what they export, which takes longest.
+    Few tests print what they export, which takes longest, and few export at the oldest opset.
     """
     if request.config.getoption("--all-variants") or request.node.nodeid.startswith(WHOLE):
         return
@@ -53,6 +55,8 @@ def _every_second_variant(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
         left_out = dict.fromkeys(halved, "every second case runs it")
     if zlib.crc32(request.node.nodeid.encode()) % PRINTED:
         left_out["printed"] = f"one of {PRINTED} tests runs it"
+    if zlib.crc32(request.node.nodeid.encode()) % OLDEST:
+        left_out["oldest"] = f"one of {OLDEST} tests runs it"
     monkeypatch.setattr(checking, "LEFT_OUT", left_out)
 
 

@@ -2,7 +2,7 @@
 
     python -m examples.web.digits FOLDER
 
-writes the page with its model into a folder. Put `ort.wasm.bundle.min.mjs` and `ort-wasm-simd-threaded.*` of the npm
+writes the page with its model into a folder. Put `ort.webgpu.bundle.min.mjs` and `ort-wasm-simd-threaded.*` of the npm
 package onnxruntime-web into `FOLDER/ort`, and serve it: `python -m http.server --directory FOLDER`.
 """
 
@@ -76,7 +76,9 @@ def shifted(images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
 
 def write(folder: Path, steps: int = STEPS) -> None:
     """The page, and the model beside it."""
-    exported = jaxport.to_onnx(trained(steps), [("B", 8, 8)], output_names=["digits"], target="web")
+    exported = jaxport.to_onnx(
+        trained(steps), [("B", 8, 8)], output_names=["digits"], target="webgpu", nonfinite="ignore"
+    )
     exported.verify()
     exported.save(folder / "digits.onnx")
     shutil.copy(PAGE, folder / "index.html")

@@ -25,6 +25,9 @@ TESTS = Path(__file__).parents[1]
 #: Passes that a caller adds to `passes.DEFAULT` or gets by a target, and where the documentation has the word for it.
 ON_REQUEST = {
     "channel_factors": ("export.md", "channel_factors"),
+    "padded_channels": ("running.md", "fills channels up"),
+    "resized_last": ("running.md", "moves the axes to the end"),
+    "without_or": ("running.md", "writes `Or` as `And`"),
     "inlining": ("running.md", "inlines all functions"),
     "shifts": ("running.md", "shifts halves of 16 bits"),
     "spectra": ("running.md", "a whole one and takes its half"),

@@ -24,6 +24,7 @@ LONG: dict[str, str] = {}
 # The only files that handle ONNX's protobuf messages; all others work on `onnx_ir`.
 PROTOBUF: dict[str, str] = {
     "export/exported.py": "`exported.proto` hands one to the user",
+    "export/emit/bodies.py": "the body that a schema gives for its operator is a message",
     "importer/loading/frame.py": "reads the file without its weights",
     "importer/loading/gate.py": "checks the tensors of the file",
     "importer/loading/load.py": "reads the file",

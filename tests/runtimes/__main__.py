@@ -3,7 +3,7 @@
     python -m tests.runtimes NAME=PROGRAM …
 
 NAME is a release of ONNX Runtime, "openvino" or "genai", and PROGRAM the interpreter of an environment that has it; or NAME
-is "node" or "web", and PROGRAM is Node, or the browser. The recorded faults of a runtime (`faults.py`) have to fail in it:
+is "node", "web" or "webgpu", and PROGRAM is Node, or the browser. The recorded faults of a runtime (`faults.py`) have to fail in it:
 if one does not, so does the run. Where PROGRAM is empty, it says that the runtime was left out, and
 the page stays as it is.
 """
@@ -34,6 +34,7 @@ OWN = {
     "1.20": ("portable", "web"),
     "node": ("portable", "web"),
     "web": ("web",),
+    "webgpu": ("webgpu",),
     "openvino": ("openvino",),
 }
 #: The targets that any function may be exported for.
@@ -58,8 +59,11 @@ def main(arguments: list[str]) -> int:
         faulty = [told(found) for found in with_faults(folder / "faults", given)]
         generated = told(generation.results(folder, given["genai"])) if "genai" in given else None
         drawn = told(javascript.digits(folder, given["web"])) if "web" in given else None
-        ruled = told(of_rules(folder / "rules", "web", given["web"])) if "web" in given else None
-    others = [found for found in (generated, drawn, ruled) if found is not None]
+        ruled = [
+            told(of_rules(folder / f"rules-{each}", each, given[each])) for each in ("web", "webgpu") if each in given
+        ]
+        written = told(javascript.text(folder, given["web"])) if "web" in given else None
+    others = [found for found in (generated, drawn, written, *ruled) if found is not None]
     failed = any(why for found in (*general, *faulty, *others) for why in found.results.values())
     if not failed and not left_out and generated is not None and drawn is not None:
         page.PAGE.write_text(page.page(general, generated, drawn, refused, GENERAL, len(chosen), faulty))
@@ -87,7 +91,7 @@ def ran(folder: Path, models: Mapping[str, Any], runtime: str, program: str) -> 
     """What another runtime makes of the models that are its own."""
     kept = {model: what for model, what in models.items() if is_own(what, runtime)}
     (folder / "models.json").write_text(json.dumps(kept))
-    if runtime in ("node", "web"):
+    if runtime in ("node", "web", "webgpu"):
         return javascript.results(folder, runtime, program)
     return python_results(folder, runtime, program)
 
@@ -116,7 +120,8 @@ def with_faults(folder: Path, given: Mapping[str, str]) -> Iterator[Found]:
         if own:
             folder.mkdir(exist_ok=True)
             faults.write(folder, own)
-            found = python_results(folder, runtime, program)
+            made = javascript.results if runtime == "webgpu" else python_results
+            found = made(folder, runtime, program)
             mended = {name: "" if why else "it is computed rightly" for name, why in found.results.items()}
             yield Found(f"{found.name}, its faults", mended)
 

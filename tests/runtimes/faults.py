@@ -64,6 +64,11 @@ def uint32(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.uint32)
 
 
+def normal(*shape: int) -> np.ndarray:
+    """Numbers of a normal distribution, the same ones for the same shape."""
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
 FAULTS = (
     Fault(
         "two-forms-of-a-square-weight",
@@ -163,6 +168,27 @@ FAULTS = (
         "computes int64 in 32 bits",
         "add (int64[1] x) => (int64[1] y) { y = Add(x, x) }",
         {"x": np.int64([2**40])},
+    ),
+    Fault(
+        "linear-resize-of-channels-last",
+        "webgpu",
+        "resizes along the last two axes, whichever are named",
+        'grow (float[1,2,2,3] x) => (float[1,4,4,3] y) <float[4] s = {1.0, 2.0, 2.0, 1.0}> { y = Resize <mode = "linear"> (x, , s) }',
+        {"x": normal(1, 2, 2, 3)},
+    ),
+    Fault(
+        "convolution-of-six-channels",
+        "webgpu",
+        "convolves 6 channels to a multiple of 4 wrongly",
+        "conv (float[1,6,5,5] x, float[4,6,3,3] w) => (float[1,4,3,3] y) { y = Conv (x, w) }",
+        {"x": normal(1, 6, 5, 5), "w": normal(4, 6, 3, 3)},
+    ),
+    Fault(
+        "groups-that-give-six-channels",
+        "webgpu",
+        "convolves groups that give 5 or 6 channels wrongly",
+        "conv (float[1,4,5,5] x, float[12,2,3,3] w) => (float[1,12,3,3] y) { y = Conv <group = 2> (x, w) }",
+        {"x": normal(1, 4, 5, 5), "w": normal(12, 2, 3, 3)},
     ),
 )
 

@@ -11,22 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from examples.web import digits as page
+from examples.web import digits as page, text as rhymes
 from tests.runtimes import running
 from tests.runtimes.page import Found
 
 SCRIPTS = Path(__file__).with_name("javascript")
-#: The builds of onnxruntime-web: some kernels are in one of them only.
-BUNDLES = ("ort.wasm.bundle.min.mjs", "ort.webgpu.bundle.min.mjs")
+#: The builds of onnxruntime-web, some kernels of which are in one of them only, with what computes in them; WebGPU computes on a
+#: graphics processor in software.
+BUNDLES = {
+    "web": (("ort.wasm.bundle.min.mjs", "wasm"), ("ort.webgpu.bundle.min.mjs", "wasm")),
+    "webgpu": (("ort.webgpu.bundle.min.mjs", "webgpu"),),
+}
 
 
 def results(folder: Path, runtime: str, program: str) -> Found:
-    """What "node" or "web" makes of the models of a folder.
+    """What "node", "web" or "webgpu" makes of the models of a folder.
 
     Args:
       folder: what `writing.write` wrote.
       runtime: which.
-      program: Node for "node", the browser for "web".
+      program: Node for "node", the browser for the others.
     """
     models = json.loads((folder / "models.json").read_text())
     for case in {case for model in models.values() for case in model["cases"]}:
@@ -34,14 +38,18 @@ def results(folder: Path, runtime: str, program: str) -> Found:
             inputs = [encoded(name, stored[name]) for name in stored.files]
         (folder / f"{case}-inputs.json").write_text(json.dumps(inputs))
     found: dict[str, str] = {}
-    for node, more in [(program, [])] if runtime == "node" else [("node", [program, each]) for each in BUNDLES]:
-        command = [node, str(SCRIPTS / f"{runtime}.mjs"), str(folder), *more]
+    script = SCRIPTS / ("node.mjs" if runtime == "node" else "web.mjs")
+    builds = [(program, [])] if runtime == "node" else [("node", [program, *each]) for each in BUNDLES[runtime]]
+    for node, more in builds:
+        command = [node, str(script), str(folder), *more]
         answer = subprocess.run(command, check=True, stdout=subprocess.PIPE)
         for model, problem in compared(folder, models, map(json.loads, answer.stdout.splitlines())).items():
             found[model] = found.get(model) or (problem and " ".join([*more[1:], problem]))
     packages = json.loads((SCRIPTS / "package-lock.json").read_text())["packages"]
-    package = f"onnxruntime-{runtime} {packages[f'node_modules/onnxruntime-{runtime}']['version']}"
-    return Found(package if runtime == "node" else f"{package} (both builds, wasm) in {version(program)}", found)
+    name = f"onnxruntime-{'node' if runtime == 'node' else 'web'}"
+    package = f"{name} {packages[f'node_modules/{name}']['version']}"
+    how = "both builds, wasm" if runtime == "web" else "WebGPU"
+    return Found(package if runtime == "node" else f"{package} ({how}) in {version(program)}", found)
 
 
 def version(browser: str) -> str:
@@ -60,10 +68,27 @@ def digits(folder: Path, program: str) -> Found:
     place = folder / "digits"
     place.mkdir()
     page.write(place)
-    command = ["node", str(SCRIPTS / "digits.mjs"), str(place), program]
-    answer = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    found = {f"a drawn {digit}": "" if digit == read else f"it reads {read}" for digit, read in answer.items()}
+    found: dict[str, str] = {}
+    for provider in ("wasm", "webgpu"):
+        command = ["node", str(SCRIPTS / "digits.mjs"), str(place), program, provider]
+        answer = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        for digit, read in answer.items():
+            wrong = "" if digit == read else f"by {provider} it reads {read}"
+            found[f"a drawn {digit}"] = found.get(f"a drawn {digit}") or wrong
     return Found(version(program), found)
+
+
+def text(folder: Path, program: str) -> Found:
+    """Whether the page of the examples that writes text goes on as JAX does, by the CPU and by WebGPU."""
+    place, prompt = folder / "text", "row, row"
+    place.mkdir()
+    expected = rhymes.continued(rhymes.write(place), prompt)
+    found: dict[str, str] = {}
+    for provider in ("wasm", "webgpu"):
+        command = ["node", str(SCRIPTS / "text.mjs"), str(place), program, provider, prompt]
+        answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        found[provider] = "" if answer == expected else f"it writes {answer!r}, not {expected!r}"
+    return Found(f"{version(program)}, the page that writes text", found)
 
 
 def compared(folder: Path, models: Mapping[str, Any], answers: Iterable[Mapping[str, Any]]) -> dict[str, str]:

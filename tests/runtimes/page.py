@@ -27,7 +27,7 @@ onnxruntime-genai {version} chooses the same 32 tokens as JAX in greedy decoding
 
 ## The digits page
 
-In {browser}, the [page](running.md#a-browser) recognises these digits, drawn on its canvas: {digits}.
+In {browser}, the [page](running.md#a-browser) recognises these digits, drawn on its canvas, by the CPU and by WebGPU: {digits}.
 """
 FAULTY = """
 ## What runtimes get wrong

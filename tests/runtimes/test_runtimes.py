@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from examples.web import digits
+from examples.web import digits, text
 from tests.runtimes import __main__ as runs, faults, javascript, page, running
 from tests.runtimes.faults import FAULTS, Fault
 from tests.runtimes.programs import FUNCTIONS
@@ -104,7 +104,7 @@ def test_the_page_of_a_run():
     assert "onnxruntime-genai 0.18.0 chooses the same 32 tokens as JAX in greedy decoding, for:\n\n- a Llama" in text
     assert "OpenVINO 1, its faults: one, another.\n" in text
     assert "In Chromium 1, the [page]" in text
-    assert "drawn on its canvas: 3, 7." in text
+    assert "drawn on its canvas, by the CPU and by WebGPU: 3, 7." in text
 
 
 def test_faults_are_right_elsewhere_and_each_has_a_row(tmp_path):
@@ -116,6 +116,12 @@ def test_faults_are_right_elsewhere_and_each_has_a_row(tmp_path):
     rows = [line for line in RUNNING.read_text().splitlines() if line.startswith("| ")]
     for fault in FAULTS:
         assert sum(row.startswith(f"| {fault.effect} | ") for row in rows) == 1, fault.name
+
+
+def test_a_step_of_the_decoder_of_the_page_is_written_for_the_gpu(tmp_path):
+    text.write(tmp_path, steps=0)
+    assert {path.name for path in tmp_path.iterdir()} == {"text.html", "text.onnx", "letters.json"}
+    assert json.loads((tmp_path / "letters.json").read_text())["letters"] == text.LETTERS
 
 
 def test_a_fault_that_is_mended_is_told(tmp_path):

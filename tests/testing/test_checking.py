@@ -87,6 +87,7 @@ def exported_specs(monkeypatch):
     from jaxport.testing import checking
 
     seen, original = [], checking.to_onnx
+    monkeypatch.setattr(checking, "LEFT_OUT", {**checking.LEFT_OUT, "oldest": "it has a test of its own"})
 
     def recording(fn, specs, **options):
         exported = original(fn, specs, **options)
@@ -106,6 +107,19 @@ def test_the_variants_of_a_symbolic_case(monkeypatch):
     ]  # fmt: skip
     assert [dtype for _, dtype, _ in seen] == ["float32", "float32", "float64", "float32"]
     assert [opset for *_, opset in seen][::2] == [23, 23]
+
+
+def test_every_case_is_tried_at_the_oldest_opset(monkeypatch):
+    monkeypatch.setattr(checking, "LEFT_OUT", {})
+    with pytest.raises(AssertionError, match="oldest, opset 13"):
+        check(jnp.sin, f32("B"), rules={"sin": lambda op, x: op.Sin(x) if op.opset > 13 else op.Neg(x)})
+    check(lambda i: i ^ 5, i32(3))  # no operator of opset 13 does that
+    with pytest.raises(jaxport.Unsupported, match="for another reason"):
+        check(
+            jnp.sin,
+            f32("B"),
+            rules={"sin": lambda op, x: op.Sin(x) if op.opset > 13 else op.refuse("for another reason")},
+        )
 
 
 def test_the_variants_of_a_static_case(monkeypatch):

@@ -44,7 +44,10 @@ _TARGET_HELP = (
     "module:attribute: a model object, a function, a class or a function without parameters (both are called), "
     "or a call such as models:resnet(depth=50)."
 )
-_DESTINATION_HELP = 'Where the model will run: "onnx", "portable", "web", "openvino", "onnxruntime" or "genai".'
+_DESTINATION_HELP = (
+    'Where the model will run: "onnx", "portable", "web", "webgpu", "edge" (small devices), "openvino", '
+    '"onnxruntime" or "genai".'
+)
 _DECODER_HELP = (
     "Export one step of a language model (instead of --input), as a folder for onnxruntime-genai: "
     '"layers=2,kv_heads=2,head_size=8", with context_length and eos_token_id; also cache=static, position_ids=False. '
@@ -79,7 +82,7 @@ def _option(*names: str, metavar: str, text: str) -> object:
 Target = Annotated[
     str, typer.Argument(help=_TARGET_HELP, metavar="MODULE:ATTRIBUTE", autocompletion=completion.targets)
 ]
-Destination = Literal["onnx", "portable", "web", "openvino", "onnxruntime", "genai"]
+Destination = Literal["onnx", "portable", "web", "webgpu", "edge", "openvino", "onnxruntime", "genai"]
 Inputs = Annotated[list[str], _option("--input", "-i", metavar="SPEC", text=_INPUT_HELP)]
 InputParams = Annotated[list[str], _option("--input-param", metavar="SPEC", text=_INPUT_PARAM_HELP)]
 Statics = Annotated[list[str], _option("--static", metavar="NAME=VALUE", text="A keyword argument that is baked in.")]
@@ -149,7 +152,10 @@ def export(
     sizes: Sizes,
     avoid: Avoid,
     opset: Annotated[
-        int | None, typer.Option(help="The operator set; by default the lowest that can say what the model means.")
+        int | None,
+        typer.Option(
+            help="The operator set, 13 or newer; by default the lowest from 18 on that can say what the model means."
+        ),
     ] = None,
     destination: Annotated[Destination, typer.Option("--target", help=_DESTINATION_HELP)] = "onnx",
     decoder: Annotated[str | None, typer.Option(metavar="NAME=VALUE[,NAME=VALUE]", help=_DECODER_HELP)] = None,

@@ -31,7 +31,7 @@ from jaxport.export.choices import (
     knows_other_exporters,
     weight_selector,
 )
-from jaxport.export.delivery import minimal_opset, roles, targets
+from jaxport.export.delivery import minimal_opset, older_opsets, opsets, roles, targets
 from jaxport.export.delivery.requirements import CHECKS
 from jaxport.export.delivery.roles import role_of
 from jaxport.export.delivery.scopes import check_scopes
@@ -140,8 +140,9 @@ def to_onnx(
       opset: the version of the default operator domain. By default the model is built from the operators of the
         target's opset, and written in the lowest opset, 18 or newer, in which they mean the same.
       target: where the model will run: "onnx" (any runtime that implements the standard), "portable" (ONNX Runtime 1.17
-        or newer, opset 18), "web", "openvino", "onnxruntime", "genai" (a decoder step: see `jaxport.decoder_inputs`),
-        or a `jaxport.Target`. Operators that cannot run there are refused.
+        or newer, opset 18), "web", "webgpu", "openvino", "edge" (compilers for small devices, opset 13), "onnxruntime",
+        "genai" (a decoder step: see `jaxport.decoder_inputs`), or a `jaxport.Target`. Operators that cannot run there
+        are refused.
       precision: the precision of weights and products: "float16", "bfloat16", "int8-dynamic" (8 bits, ranges
         determined at run time), "int8" (8 bits, ranges determined by `calibration`) or "int4" (weights only, in
         groups of 32); `jaxport.Int4` and `jaxport.Int8` have options. By default it is that of the function. A
@@ -301,13 +302,13 @@ def export_traced(traced: Traced, options: Options) -> Exported:
 
 def _finished(traced: Traced, options: Options) -> Exported:
     """Export a trace, without asking whether the target can run all of it."""
-    with releases.made_for(options.target.release, web=options.target.web):
+    with releases.made_for(options.target.release, web=options.target.build):
         exported = _export(traced, options)
         if options.single and options.choice is None:
             precisions.check_border(exported)
         if options.choice is not None:
             exported = precisions.applied(exported, options.choice, options.target)
-        reports = graph_passes.run(exported.model, options.target.passes)
+        reports = graph_passes.run(exported.model, (*options.target.passes, *older_opsets.passes(options.opset)))
         exported.pass_reports = (*exported.pass_reports, *reports)
         _name_outputs(exported.model.graph, exported.outputs)
         if options.lowers:
@@ -368,6 +369,8 @@ def _export(traced: Traced, options: Options) -> Exported:
     model = ir.Model(graph, ir_version=ir_version, producer_name="jaxport")
     _describe(model, options.fn)
     walker.functions.attach(model, options.opset, walker.domains)
+    if model.functions:
+        model.ir_version = max(ir_version, opsets.FUNCTIONS)
     if left_out := sum(record.note == CHECK_LEFT_OUT for record in walker.records):
         model.metadata_props[CHECKS] = str(left_out)
     reports = graph_passes.run(model, options.passes)

@@ -230,3 +230,13 @@ EXPERT_LAYER, QUANTIZED_EXPERT_LAYER = "MoE", "QMoE"
 EXPERT_PARTS = frozenset("MatMul ReduceSum ScatterElements Slice Softmax Split".split())
 #: Operators of that domain all of whose integers are int32: none of them was wider before.
 OF_INT32 = frozenset({"Attention", CACHED_ATTENTION, "MultiHeadAttention"})
+#: What compilers for small devices have in common: layers, arithmetic, comparisons, reductions and movements.
+EDGE_OPERATORS = frozenset(
+    """Abs Acos Add And ArgMax ArgMin Asin Atan AveragePool BatchNormalization Cast Ceil Clip Concat Constant Conv
+    ConvTranspose Cos DepthToSpace DequantizeLinear Div Elu Equal Erf Exp Expand Flatten Floor GRU Gather GatherElements
+    Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual HardSigmoid HardSwish Identity InstanceNormalization
+    LSTM LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Mean Min Mul Neg Not Or PRelu Pad Pow
+    QuantizeLinear Reciprocal ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu
+    Reshape Resize Round Selu Sigmoid Sign Sin Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum
+    Tan Tanh Tile TopK Transpose Unsqueeze Where Xor""".split()
+)

@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import functools
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from jaxport.onnx_facts import CONTROL_FLOW, RESHAPING, schema
 from jaxport.onnx_facts.kernels import MISSING, RELEASES
 from jaxport.onnx_facts.registrations import REGISTERED
-from jaxport.onnx_facts.web_kernels import WEB_KERNELS
+from jaxport.onnx_facts.web_kernels import WEB_KERNELS, WEBGPU_KERNELS
 
 #: Dtypes with a kernel whose values are not those of the operator (Sign of NaN in half precision is 1), and dtypes
 #: newer than the opset of the table of kernels.
@@ -28,16 +29,21 @@ NEWER: dict[tuple[str, int], tuple[str, ...]] = {("IsNaN", 13): ("bfloat16",)}
 ANY_DTYPE = CONTROL_FLOW | {"Cast", "CastLike", "Constant", "ConstantOfShape"}
 
 
+#: Operators that WebGPU has besides those of the table: no tensor, or any, decides on their kernels.
+ON_ANY_GPU = frozenset({"Constant", "Identity", "If"})
+Build = Literal["", "wasm", "webgpu"]
+"""What has to have a kernel, too: nothing, all builds of onnxruntime-web, or these and WebGPU."""
+
 #: The releases of ONNX Runtime that models support unless a target asks for others: all from the oldest on, which is
 #: the lower bound of the extra `runtime`.
 OLDEST, NEWEST = "1.28", next(reversed(RELEASES))
 
-_made_for: contextvars.ContextVar[tuple[str, bool]] = contextvars.ContextVar("release", default=(OLDEST, False))
+_made_for: contextvars.ContextVar[tuple[str, Build]] = contextvars.ContextVar("release", default=(OLDEST, ""))
 
 
 @contextlib.contextmanager
-def made_for(release: str, web: bool = False) -> Iterator[None]:
-    """Make models for this release and all newer ones inside the context, and for onnxruntime-web if `web` is set.
+def made_for(release: str, web: Build = "") -> Iterator[None]:
+    """Make models for this release and all newer ones inside the context, and for a build of onnxruntime-web, if any.
 
     >>> with made_for("1.17"):
     ...     sorted(dtype.name for dtype in missing("BitShift"))
@@ -55,8 +61,8 @@ def current_release() -> str:
     return _made_for.get()[0]
 
 
-def made_for_web() -> bool:
-    """Return whether models are made for onnxruntime-web."""
+def made_for_web() -> Build:
+    """Return the build of onnxruntime-web that models are made for; an empty text for none."""
     return _made_for.get()[1]
 
 
@@ -70,7 +76,7 @@ def is_at_least(release: str, other: str) -> bool:
     return one >= two
 
 
-def missing(op_type: str, release: str | None = None, web: bool | None = None) -> frozenset[np.dtype]:
+def missing(op_type: str, release: str | None = None, web: Build | None = None) -> frozenset[np.dtype]:
     """Return the dtypes for which a release of the runtime has no kernel of an operator, or no exact one.
 
     Args:
@@ -94,7 +100,7 @@ def has_newer_kernel(op_type: str, since: int, dtype: np.dtype) -> bool:
 
 
 @functools.lru_cache(maxsize=2048)
-def _missing(op_type: str, release: str, web: bool) -> frozenset[np.dtype]:
+def _missing(op_type: str, release: str, web: Build) -> frozenset[np.dtype]:
     releases = list(RELEASES)
     entries = (entry.partition("<") for entry in MISSING.get(op_type, "").split())
     names = [name for name, _, since in entries if not since or releases.index(release) < releases.index(since)]
@@ -104,7 +110,8 @@ def _missing(op_type: str, release: str, web: bool) -> frozenset[np.dtype]:
             *names,
             *BESIDE.get(op_type, ()),
             *_unregistered(op_type),
-            *(_missing_on_web(op_type) if web else ()),
+            *(_missing_on_web(op_type, WEB_KERNELS) if web else ()),
+            *(_missing_on_web(op_type, WEBGPU_KERNELS) if web == "webgpu" else ()),
         )
     )
 
@@ -121,15 +128,18 @@ def _unregistered(op_type: str) -> Iterator[str]:
         yield from (name for name in _ASKED if not any(name in kernel[0] for kernel in kernels))
 
 
-def _missing_on_web(op_type: str) -> Iterator[str]:
+def _missing_on_web(op_type: str, table: Table) -> Iterator[str]:
     """Yield the dtypes that no kernel of onnxruntime-web computes an operator in, in one version or another."""
-    for since in (since for name, since in WEB_KERNELS if name == op_type):
+    for since in (since for name, since in table if name == op_type):
         facts = schema.find("", op_type, since)
-        parameters, kernels = registered(op_type, since, web=True)
+        parameters, kernels = _parsed(table, op_type, since)
         if facts is not None and parameters:
             place = parameters.index(schema.type_parameter(facts))
             yield from (name for name in _ASKED if not any(name in kernel[place] for kernel in kernels))
 
+
+Table = Mapping[tuple[str, int], tuple[str, str]]
+"""By operator and version: its type parameters, and the dtypes that kernels take."""
 
 Kernel = tuple[frozenset[str], ...]
 """The names of the dtypes that a kernel takes, by type parameter."""
@@ -145,7 +155,11 @@ def registered(op_type: str, since: int, web: bool = False) -> tuple[tuple[str, 
     >>> parameters, [tuple(map(sorted, kernel)) for kernel in kernels]
     (('T1', 'T2'), [(['float32'], ['int64']), (['float64'], ['int64'])])
     """
-    parameters, kernels = (WEB_KERNELS if web else REGISTERED).get((op_type, since), ("", ""))
+    return _parsed(WEB_KERNELS if web else REGISTERED, op_type, since)
+
+
+def _parsed(table: Table, op_type: str, since: int) -> tuple[tuple[str, ...], tuple[Kernel, ...]]:
+    parameters, kernels = table.get((op_type, since), ("", ""))
     rows = (row.split() for row in kernels.split(", "))
     return tuple(parameters.split()), tuple(tuple(frozenset(kinds.split("/")) for kinds in row) for row in rows if row)
 
@@ -158,7 +172,25 @@ def lacks_kernel(op_type: str, since: int, dtypes: Mapping[str, str], web: bool 
     >>> lacks_kernel("OneHot", 11, {"T1": "int64", "T2": "int64", "T3": "float32"})
     False
     """
-    parameters, kernels = registered(op_type, since, web)
+    return _lacks(*registered(op_type, since, web), dtypes)
+
+
+@functools.lru_cache(maxsize=512)
+def _of_gpu(op_type: str, since: int) -> tuple[tuple[str, ...], tuple[Kernel, ...]]:
+    return _parsed(WEBGPU_KERNELS, op_type, since)
+
+
+def falls_back(op_type: str, since: int, dtypes: Mapping[str, str]) -> bool:
+    """Whether WebGPU leaves an operator of these dtypes, by type parameter, to the CPU.
+
+    >>> falls_back("Tanh", 13, {"T": "float32"}), falls_back("Add", 14, {"T": "int64"}), falls_back("IsNaN", 20, {})
+    (False, True, True)
+    """
+    parameters, kernels = _of_gpu(op_type, since)
+    return op_type not in ON_ANY_GPU and (not kernels or _lacks(parameters, kernels, dtypes))
+
+
+def _lacks(parameters: tuple[str, ...], kernels: tuple[Kernel, ...], dtypes: Mapping[str, str]) -> bool:
     named = {"float16": ("float16", "float32")}
     wanted = [(place, named.get(dtypes[p], (dtypes[p],))) for place, p in enumerate(parameters) if p in dtypes]
     return bool(parameters) and not any(

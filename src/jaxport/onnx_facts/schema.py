@@ -135,5 +135,15 @@ def first_opset(domain: str, name: str) -> int | None:
     return next((v for v in range(1, newest + 1) if find(domain, name, v)), None)
 
 
+def first_with(name: str, attribute: str, after: int) -> int | None:
+    """Return the first opset after another in which an operator has an attribute, or None if no opset has it.
+
+    >>> first_with("Shape", "start", 13), first_with("Shape", "axis", 13)
+    (15, None)
+    """
+    newer = ((version, find("", name, version)) for version in range(after + 1, NEWEST + 1))
+    return next((version for version, facts in newer if facts and attribute in facts.attributes), None)
+
+
 #: The newest opset of the default domain that the installed onnx knows.
 NEWEST: int = onnx.defs.onnx_opset_version()

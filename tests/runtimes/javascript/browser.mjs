@@ -10,8 +10,12 @@ const TYPES = {
   ".wasm": "application/wasm",
 };
 const ARGUMENTS = [
-  "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+  "--no-sandbox", "--disable-quic", "--no-first-run", "--disable-background-networking",
   "--disable-component-update", "--disable-sync",
+];
+// A graphics processor in software, on which WebGPU computes what it does on a card.
+const GPU = [
+  "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan,WebGPU", "--use-vulkan=swiftshader",
 ];
 
 // Serves folders, each under the first part of the address: {"": folder, "ort": folder}.
@@ -32,9 +36,10 @@ export function served(folders) {
   });
 }
 
-// Calls `use` with a page of a new browser, and ends the browser.
-export async function withPage(executablePath, use) {
-  const browser = await chromium.launch({ executablePath, args: ARGUMENTS, headless: true });
+// Calls `use` with a page of a new browser, which has WebGPU if it should, and ends the browser.
+export async function withPage(executablePath, use, gpu = false) {
+  const args = [...ARGUMENTS, ...(gpu ? GPU : ["--disable-gpu"])];
+  const browser = await chromium.launch({ executablePath, args, headless: true });
   try {
     const page = await browser.newPage({ viewport: { width: 760, height: 560 } });
     return await use(page);

@@ -1,4 +1,5 @@
-// node digits.mjs FOLDER CHROMIUM: draws digits on the page of a folder with the mouse; prints what it reads, as JSON.
+// node digits.mjs FOLDER CHROMIUM PROVIDER: draws digits on the page of a folder with the mouse, in a browser that has WebGPU if the
+// provider is "webgpu"; prints what it reads, as JSON.
 
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -12,7 +13,7 @@ const DIGITS = {
   7: [[[0.25, 0.12], [0.76, 0.12], [0.45, 0.9]], [[0.35, 0.5], [0.7, 0.5]]],
 };
 
-const [folder, executable] = process.argv.slice(2);
+const [folder, executable, provider] = process.argv.slice(2);
 const here = fileURLToPath(new URL(".", import.meta.url));
 const server = await served({ "": folder, ort: join(here, "node_modules/onnxruntime-web/dist") });
 
@@ -20,6 +21,8 @@ try {
   await withPage(executable, async (page) => {
     await page.goto(`${server.address}/index.html`);
     await page.waitForFunction(() => document.getElementById("status").textContent.startsWith("The model runs"));
+    const where = await page.textContent("#status");
+    if (where.includes("GPU") !== (provider === "webgpu")) throw new Error(`${provider}: ${where}`);
     const { x, y, width, height } = await page.locator("#canvas").boundingBox();
     const found = {};
     for (const [digit, strokes] of Object.entries(DIGITS)) {
@@ -36,7 +39,7 @@ try {
       if (digit === "3") await page.screenshot({ path: join(folder, "digits.png") });
     }
     process.stdout.write(JSON.stringify(found));
-  });
+  }, provider === "webgpu");
 } finally {
   server.close();
 }

@@ -13,8 +13,11 @@ from jaxport.onnx_facts.kernels import RELEASES
 
 #: The IR version of the ONNX release that brought an opset.
 IR_VERSIONS: dict[int, int] = {
-    17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12, 25: 13, 26: 13, 27: 13, 28: 14
+    13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12, 25: 13, 26: 13, 27: 13,
+    28: 14,
 }  # fmt: skip
+#: The IR version that brought functions in files.
+FUNCTIONS = 8
 #: The newest opset is that of the installed onnx; those up to `CHECKED` run in a release of ONNX Runtime.
 OLDEST, NEWEST = min(IR_VERSIONS), schema.NEWEST
 CHECKED = min(max(RELEASES.values()), NEWEST)

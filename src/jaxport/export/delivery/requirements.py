@@ -51,6 +51,9 @@ class Requirements(Shown):
       session: arguments of `onnxruntime.InferenceSession` that make the model faster on CPUs; `exported.run` uses them.
       unknown: the number of values with a dim, or a shape, that is only known at run time.
       checks: the number of checks that the export left out: where they raise in JAX, the model returns values.
+      off_gpu: the operators with their dtypes that onnxruntime-web leaves to the CPU where it runs the model by WebGPU;
+        the text has them if the target is one for browsers.
+      for_browsers: whether the target is one for browsers.
     """
 
     opset: int
@@ -66,6 +69,8 @@ class Requirements(Shown):
     session: Mapping[str, Sequence[str]]
     unknown: int
     checks: int = 0
+    off_gpu: tuple[str, ...] = ()
+    for_browsers: bool = False
 
     @classmethod
     def of(cls, model: ir.Model) -> Requirements:
@@ -90,6 +95,8 @@ class Requirements(Shown):
             dims=tuple(dict.fromkeys(d for v in model.graph.inputs for d in dims_of(v) or () if isinstance(d, str))),
             session={} if ROW_NORMALIZATIONS.isdisjoint(operators) else {"disabled_optimizers": list(SLOW_ON_CPUS)},
             unknown=sum(_is_unknown(value) for value in values),
+            off_gpu=tuple(dict.fromkeys(f"{node.op_type} of {kinds}" for node, kinds in off_gpu(model))),
+            for_browsers=model.metadata_props.get("jaxport.target", "").startswith("web"),
             checks=int(checks) if (checks := model.metadata_props.get(CHECKS, "")).isdecimal() else 0,
         )
 
@@ -114,6 +121,7 @@ class Requirements(Shown):
             "opset for": _shortened(self.opset_for),
             "newer for" if self.runtime else "lacking": _shortened(self.newer),
             "not asked": ", ".join(self.unasked),
+            "off WebGPU": _shortened(self.off_gpu) if self.for_browsers else "",
             "on CPUs": ", ".join(f"InferenceSession(..., {name}={value})" for name, value in self.session.items()),
         }
         head = f"opset {self.opset}, IR {self.ir_version}, {runtime}, {flow or 'no control flow'}, {types}"
@@ -168,12 +176,33 @@ def unregistered(node: ir.Node, facts: schema.Schema, web: bool = False) -> str 
     """Return the dtypes of a node if no kernel takes them, for an operator that no rule emits or on the web; else
     None.
     """
+    dtypes = _by_parameter(node, facts)
+    return ", ".join(dtypes.values()) if releases.lacks_kernel(node.op_type, facts.since, dtypes, web) else None
+
+
+def _by_parameter(node: ir.Node, facts: schema.Schema) -> dict[str, str]:
+    """Return the names of the dtypes that a node gives the type parameters of its operator."""
     dtypes: dict[str, str] = {}
     inputs = ((value, facts.input(index)) for index, value in enumerate(node.inputs))
     for value, formal in (*inputs, *((value, facts.output(index)) for index, value in enumerate(node.outputs))):
         if value is not None and formal is not None and value.dtype is not None:
             dtypes.setdefault(formal.type, "string" if value.dtype is ir.DataType.STRING else value.dtype.numpy().name)
-    return ", ".join(dtypes.values()) if releases.lacks_kernel(node.op_type, facts.since, dtypes, web) else None
+    return dtypes
+
+
+def off_gpu(model: ir.Model) -> Iterator[tuple[ir.Node, str]]:
+    """Yield the nodes that WebGPU leaves to the CPU, and their dtypes; sizes are computed there in any case."""
+    opset, sizes = model.opset_imports[""], set[ir.Value]()
+    for node in (node for graph in graphs(model) for node in graph if not node.domain):
+        given = [value for value in node.inputs if value is not None]
+        own = node.op_type in ("Shape", "Size") or all(x in sizes or x.is_initializer() for x in given)
+        if own and dtypes_of(node.outputs) <= {"int64", "int32", "bool"}:
+            sizes.update(node.outputs)
+            continue
+        facts = schema.find("", node.op_type, opset)
+        dtypes = {} if facts is None else _by_parameter(node, facts)
+        if facts is None or releases.falls_back(node.op_type, facts.since, dtypes):
+            yield node, ", ".join(dict.fromkeys(dtypes.values()))
 
 
 def computed_in(node: ir.Node, facts: schema.Schema) -> np.dtype | None:

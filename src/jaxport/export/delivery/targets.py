@@ -15,11 +15,12 @@ from jaxport.export.passes import Pass
 from jaxport.export.passes.inlining import inlining
 from jaxport.export.passes.openvino import shifts, spectra, untied, whole_blocks
 from jaxport.export.passes.tied import tied
-from jaxport.graph.editing import graphs, operator_name
-from jaxport.onnx_facts import releases, web_kernels
+from jaxport.export.passes.webgpu import padded_channels, resized_last, without_or, wrong
+from jaxport.graph.editing import dims_of, graphs, operator_name
+from jaxport.onnx_facts import EDGE_OPERATORS, releases, schema, web_kernels
 from jaxport.onnx_facts.kernels import RELEASES
 
-TargetName = Literal["onnx", "portable", "web", "openvino", "onnxruntime", "genai"]
+TargetName = Literal["onnx", "portable", "web", "webgpu", "openvino", "onnxruntime", "genai", "edge"]
 """The names of `TARGETS`."""
 
 
@@ -44,8 +45,11 @@ class Target:
       ir_version: the newest IR version; None for that of the opset.
       runtime: the oldest release of ONNX Runtime that has to run the model; None if it need not run in ONNX Runtime.
       domains: the supported operator sets besides ONNX's own; None if any may be used.
+      operators: the names of the operators that the target has; None if it has all but those that it lacks.
       without_operators: the names of the operators that the target lacks.
       without_dtypes: the names of the dtypes that no value may have.
+      for_indices: the names of the dtypes that only indices, axes and shapes may have.
+      static: whether every size has to be a number.
       passes: graph passes that run after all others.
       decoder: whether a model has to be an encoder, or a step of a decoder with the inputs of `jaxport.decoder_inputs`
         or `jaxport.encoder_decoder_inputs`.
@@ -54,6 +58,7 @@ class Target:
       signs_uint32: whether the runtime treats uint32 as signed, which makes comparisons and conversions of large values
         wrong.
       web: whether the model has to run in onnxruntime-web too, in each of its builds.
+      gpu: whether WebGPU has to compute all of it in a browser but sizes, so that nothing falls back to the CPU.
     """
 
     name: str
@@ -62,14 +67,18 @@ class Target:
     ir_version: int | None = None
     runtime: str | None = None
     domains: frozenset[str] | None = None
+    operators: frozenset[str] | None = None
     without_operators: frozenset[str] = frozenset()
     without_dtypes: frozenset[str] = frozenset()
+    for_indices: frozenset[str] = frozenset()
+    static: bool = False
     passes: tuple[Pass, ...] = ()
     decoder: bool = False
     caches: bool = False
     experts: bool = False
     signs_uint32: bool = False
     web: bool = False
+    gpu: bool = False
 
     def __post_init__(self) -> None:
         if self.runtime is not None and self.runtime not in RELEASES:
@@ -90,11 +99,18 @@ class Target:
         """The oldest release of ONNX Runtime that dtypes are chosen for."""
         return self.runtime or releases.OLDEST
 
+    @property
+    def build(self) -> releases.Build:
+        """The build of onnxruntime-web that has to have the kernels."""
+        return "webgpu" if self.gpu else "wasm" if self.web else ""
+
     def has_domain(self, domain: str) -> bool:
         """Whether an operator set besides ONNX's own is certain to be supported."""
         return self.domains is not None and domain in self.domains
 
 
+#: Operators that tell NaN and infinities from numbers, and how to do without.
+NAN_TESTS, IGNORING = ("IsNaN", "IsInf"), '; `nonfinite="ignore"` leaves out what is for NaN alone'
 _MICROSOFT = frozenset({"com.microsoft"})
 _NARROW = frozenset(
     """bfloat16 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn int2
@@ -106,6 +122,18 @@ TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
         Target(
+            "edge",
+            opset=13,
+            newest_opset=18,
+            runtime="1.17",
+            domains=frozenset(),
+            operators=EDGE_OPERATORS,
+            without_dtypes=_NARROW | set("float64 uint64 int4 uint4 complex64 complex128 string".split()),
+            for_indices=frozenset({"int64"}),
+            static=True,
+            passes=(inlining, common.RemoveUnusedNodesPass()),
+        ),
+        Target(
             "openvino",
             opset=18,
             newest_opset=21,
@@ -116,6 +144,18 @@ TARGETS: dict[str, Target] = {
             passes=(inlining, tied, untied, spectra, shifts, whole_blocks, common.RemoveUnusedNodesPass()),
         ),
         Target("portable", opset=18, newest_opset=18, ir_version=8, runtime="1.17", domains=frozenset()),
+        Target(
+            "webgpu",
+            opset=18,
+            newest_opset=21,
+            ir_version=10,
+            runtime="1.20",
+            domains=frozenset(),
+            without_dtypes=_NARROW | {"complex64", "complex128", "float64", "int16", "uint16"},
+            passes=(resized_last, without_or, padded_channels),
+            web=True,
+            gpu=True,
+        ),
         Target(
             "web",
             opset=18,
@@ -188,7 +228,12 @@ def offers(target: Target, domain: str, name: str) -> bool:
     >>> offers(TARGETS["portable"], "com.microsoft", "FusedConv"), offers(TARGETS["web"], "com.microsoft", "FusedConv")
     (False, True)
     """
-    return name not in target.without_operators and (not domain or target.domains is None or domain in target.domains)
+    listed = target.operators is None or bool(domain) or name in target.operators
+    return (
+        listed
+        and name not in target.without_operators
+        and (not domain or target.domains is None or domain in target.domains)
+    )
 
 
 def ir_version(target: Target, opset: int) -> int:
@@ -210,6 +255,22 @@ def refusals(model: ir.Model, target: Target) -> list[Refusal]:
     for value in held:
         refused = requirements.dtypes_of([value]) & target.without_dtypes
         problems += [Refusal(value.name or "", "", f"the target has no {dtype}") for dtype in sorted(refused)]
+    for node, kinds in requirements.off_gpu(model) if target.gpu else ():
+        name = f"WebGPU of onnxruntime-web {web_kernels.RELEASE}"
+        why = f"{name} has no {node.op_type} of {kinds}, which the CPU would compute"
+        why += IGNORING * (node.op_type in NAN_TESTS)
+        problems.append(Refusal(operator_name(node), node.metadata_props.get("jaxport.source", ""), why))
+    for node in (node for graph in graphs(model) for node in graph) if target.gpu else ():
+        if what := wrong(node):
+            where = node.metadata_props.get("jaxport.source", "")
+            problems.append(
+                Refusal(
+                    operator_name(node), where, f"WebGPU of onnxruntime-web {web_kernels.RELEASE} gets {what} wrong"
+                )
+            )
+    for value in model.graph.inputs if target.static else ():
+        opened = [str(dim) for dim in dims_of(value) or () if not isinstance(dim, int)]
+        problems += [Refusal(value.name or "", "", f"the size `{dim}` is open; give a number for it") for dim in opened]
     if target.signs_uint32:
         for needing in unsigned.needing_size(model):
             where = needing.metadata_props.get("jaxport.source", "")
@@ -227,16 +288,29 @@ def _objections(node: ir.Node, model: ir.Model, target: Target) -> Iterator[str]
     """Yield why a node cannot run on a target."""
     if node.op_type in target.without_operators:
         yield f"the target has no {node.op_type}"
+    if target.operators is not None and not node.domain and node.op_type not in target.operators:
+        yield f"{node.op_type} is not among the operators of the target{IGNORING * (node.op_type in NAN_TESTS)}"
     if node.domain and target.domains is not None and node.domain not in target.domains:
         yield f"the target has no operators of {node.domain}"
     for dtype in sorted(requirements.dtypes_of(node.outputs) & target.without_dtypes):
         yield f"the target has no {dtype}"
     opset = model.opset_imports[""]
+    for dtype in sorted(_computed(node, opset) & target.for_indices):
+        yield f"the target has {dtype} for indices and shapes only"
     kernel = requirements.lack(node, opset, target.runtime) if target.runtime else None
     if kernel is not None:
         yield f"ONNX Runtime {target.runtime}, which the target includes, has no {node.op_type} of {kernel}"
     elif target.web and (kernel := requirements.lack(node, opset, target.release, web=True)) is not None:
         yield f"a build of onnxruntime-web {web_kernels.RELEASE} has no {node.op_type} of {kernel}"
+
+
+def _computed(node: ir.Node, opset: int) -> set[str]:
+    """Return the dtypes of the operands that are no indices, axes or shapes: these have few dtypes."""
+    facts = schema.find(node.domain, node.op_type, opset)
+    if facts is None or node.op_type == "Cast":
+        return set()
+    operands = [x for i, x in enumerate(node.inputs) if x is not None and any(d.kind == "f" for d in facts.accepts(i))]
+    return requirements.dtypes_of(operands)
 
 
 def larger(target: Target) -> Iterator[Target]:

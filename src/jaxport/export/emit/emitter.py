@@ -39,7 +39,7 @@ from numpy.typing import ArrayLike
 from jaxport.blocks.block import Block
 from jaxport.errors import Refusal, RuleError
 from jaxport.export.choices import Nonfinite
-from jaxport.export.emit import dim_values, folding, intervals, legalize, shapes
+from jaxport.export.emit import bodies, dim_values, folding, intervals, legalize, shapes
 from jaxport.export.emit.registry import Rule
 from jaxport.export.emit.value import Move, Operand, OperatorCall, Scope, Stamp, Value, data_type
 from jaxport.graph.editing import Held
@@ -244,11 +244,14 @@ class Emitter:
         Raises:
           RuleError: the operator, an attribute or a dtype does not exist at this opset.
         """
-        facts = schema.find(domain, op_type, self.opset)
-        if facts is None and results is None:
+        facts = schema.find(domain, op_type, max(self.opset, legalize.WRITTEN_LATER.get(op_type, 0)))
+        if facts is None and (not domain or results is None):
             brought = schema.first_opset(domain, op_type)
             if brought and brought > self.opset:
-                self.refuse(f"needs {op_type}, which is new in opset {brought}; export with opset={brought} or newer")
+                newer = schema.find("", op_type, brought)
+                given = [self._operand(newer, operands, i) for i in range(len(operands))]
+                written = {key: _attribute(key, value, newer) for key, value in attributes.items() if value is not None}
+                return bodies.written_out(self, op_type, given, written, outputs)
             raise RuleError(f"the domain `{domain or 'ai.onnx'}` has no operator {op_type} at opset {self.opset}")
         attributes = {name: value for name, value in attributes.items() if value is not None}
         inputs = list(operands)
@@ -304,6 +307,9 @@ class Emitter:
             if value is not None:
                 attributes[name] = self.constant(value).tolist() if isinstance(value, Value) else value
         for name in [n for n in attributes if n not in facts.attributes]:
+            if (opset := schema.first_with(facts.name, name, self.opset)) is not None:
+                what = f"needs {facts.name} with `{name}`, which is new in opset {opset}"
+                self.refuse(f"{what}; export with opset={opset} or newer")
             raise RuleError(f"{facts.name} has no attribute `{name}` at opset {self.opset}")
 
     def _operand(self, facts: schema.Schema | None, operands: Sequence[Operand], index: int) -> Value | None:
@@ -448,7 +454,8 @@ class Emitter:
         if ones is not None and not dims.all_static(shape):
             return self.unsqueeze(self.squeeze(x, ones[0]), ones[1])
         if dims.all_static(shape):
-            zero = any(int(d) == 0 for d in shape)
+            if (zero := any(int(d) == 0 for d in shape)) and not self.zero_is_zero:
+                return self.const(np.empty([int(d) for d in shape], x.dtype))
             return self.emit("Reshape", x, shape, allowzero=1 if zero else None, results=[(x.dtype, shape)])
         # 0 copies the axis at the same place and -1 is what remains, so no shape has to be computed.
         target: list[Dim] = [
@@ -460,7 +467,12 @@ class Emitter:
         if len(symbolic) <= 1 and positive:
             vector = [-1 if i in symbolic else int(t) for i, t in enumerate(target)]
             return self.emit("Reshape", x, tuple(vector), results=[(x.dtype, shape)])
-        return self.emit("Reshape", x, self.dims(shape), allowzero=1, results=[(x.dtype, shape)])
+        return self.emit("Reshape", x, self.dims(shape), allowzero=self.zero_is_zero, results=[(x.dtype, shape)])
+
+    @property
+    def zero_is_zero(self) -> int | None:
+        """The attribute of Reshape by which a size of zero is one; before opset 14 it is the size at its place."""
+        return 1 if self.opset >= 14 else None
 
     def expand(self, x: Value, shape: Sequence[Dim]) -> Value:
         """Return `x` broadcast to `shape` by ONNX's rule (axes are aligned at the end)."""

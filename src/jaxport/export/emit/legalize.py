@@ -41,6 +41,9 @@ WIDER: dict[str, tuple[str, ...]] = {
 
 BELOW_A_BYTE = frozenset({"int2", "int4", "uint2", "uint4"})
 
+#: Operators that rules and passes emit in a newer version; `delivery/older_opsets.py` writes them in that of the opset.
+WRITTEN_LATER = {"Shape": 15}
+
 #: Operators that give the same bits for unsigned and signed integers.
 SIGNLESS = frozenset({"CumSum", "ReduceProd", "Where"})
 
@@ -117,7 +120,7 @@ def dtype_of_kernel(op_type: str, opset: int, dtype: DTypeLike) -> np.dtype:
 
 @functools.lru_cache(maxsize=8192)
 def _compute_dtype(
-    op_type: str, facts: Schema, parameter: str, dtype: np.dtype, oldest: str, web: bool
+    op_type: str, facts: Schema, parameter: str, dtype: np.dtype, oldest: str, web: releases.Build
 ) -> np.dtype | None:
     accepted = next((f.dtypes for f in facts.inputs if f.type == parameter), frozenset())
     has_kernel = dtype not in missing(op_type, oldest, web) and not has_newer_kernel(op_type, facts.since, dtype)

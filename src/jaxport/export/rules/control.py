@@ -136,7 +136,7 @@ def scan(op, *operands, jaxpr, length, reverse, num_consts, num_carry, unroll):
     unsized = [(dtype, shape if known else None) for (dtype, shape), known in zip(stacked, sized, strict=True)]
     state, made = divided(loop(op, numbered_step, state, count=op.dim(length), stacked=unsized), num_carry)
     made = [
-        y if known else op.Reshape(y, op.dims(stamp[1]), allowzero=1, results=[stamp])
+        y if known else op.Reshape(y, op.dims(stamp[1]), allowzero=op.zero_is_zero, results=[stamp])
         for y, known, stamp in zip(made, sized, stacked, strict=True)
     ]
     return [*state, *(flipped(op, y) if reverse else y for y in made)]

@@ -40,16 +40,21 @@ def is_long(length):
     return dims.is_static(length) and length > SHORT
 
 
+def suits_operator(op, length):
+    """Whether ONNX's operator transforms this length; before opset 17 there is none: a short transform is a product."""
+    return is_power_of_two(length) and (op.has("DFT") or is_long(length))
+
+
 def transformed(op, re, im, axis, length, inverse):
     """Transform along one axis."""
-    if is_power_of_two(length):
+    if suits_operator(op, length):
         return by_operator(op, op.concat([op.unsqueeze(x, [re.rank]) for x in (re, im)], re.rank), axis, inverse)
     return op.call(bluestein if is_long(length) else by_matrix, re, im, axis=axis, inverse=inverse)
 
 
 def real_to_complex(op, x, length):
     """Transform real numbers along the last axis, without the half that mirrors the other one."""
-    if is_power_of_two(length):
+    if suits_operator(op, length):
         return by_operator(op, op.unsqueeze(x, [x.rank]), x.rank - 1, False, onesided=1)
     if is_long(length):
         return op.call(half_of_bluestein, x)
@@ -58,7 +63,7 @@ def real_to_complex(op, x, length):
 
 def complex_to_real(op, re, im, length):
     """Invert the transform of half a spectrum whose other half mirrors it; the result is real."""
-    if not is_power_of_two(length) and not is_long(length):
+    if not suits_operator(op, length) and not is_long(length):
         return op.call(real_by_inverse_matrix, re, im, length=length)
     re, im = op.call(mirrored, re, im, length=length)
     return transformed(op, re, im, re.rank - 1, length, True)[0]

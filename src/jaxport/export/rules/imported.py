@@ -83,7 +83,7 @@ def operator(op, *operands, block, jaxpr, operation):
     start = len(op.scope.nodes)
     made = op.emit(operation.name, *values, domain=operation.domain, outputs=len(stamps), results=stamps, **attributes)
     for node in op.scope.nodes[start:]:
-        kernel = requirements.lack(node, op.opset, releases.current_release(), releases.made_for_web())
+        kernel = requirements.lack(node, op.opset, releases.current_release(), bool(releases.made_for_web()))
         if kernel is not None:
             op.decline(f"ONNX Runtime has no {operator_name(node)} of {kernel}")
     made = made if isinstance(made, tuple) else (made,)

@@ -60,8 +60,10 @@ class Combination:
 
 
 REPLACE = Combination(lambda _op, _old, new: new, "none")
-ADD = Combination(lambda op, old, new: op.Add(old, new), "add", lambda dtype: 0 if dtype.kind in "iu" else -0.0)
-MULTIPLY = Combination(lambda op, old, new: op.Mul(old, new), "mul", lambda _: 1)
+ADD = Combination(
+    lambda op, old, new: op.Add(old, new), "add", lambda dtype: 0 if dtype.kind in "iu" else -0.0, since=16
+)
+MULTIPLY = Combination(lambda op, old, new: op.Mul(old, new), "mul", lambda _: 1, since=16)
 MAXIMUM = Combination(lambda op, old, new: op.Max(old, new), "max", lowest, since=18)
 MINIMUM = Combination(lambda op, old, new: op.Min(old, new), "min", highest, since=18)
 

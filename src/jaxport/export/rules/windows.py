@@ -248,7 +248,7 @@ def select_and_scatter_add(op, source, x, *, select_prim, **parameters):
     dtype = np.float64 if source.dtype == np.float64 else np.float32  # the runtime adds in no narrower float
     zeros = op.expand(op.const(0, dtype), (math.prod(shape),))
     updates = op.reshape(op.cast(source, dtype), index.shape)
-    total = op.ScatterElements(zeros, index, updates, axis=0, reduction="add")
+    total = op.call(lambda zeros, index, updates: zeros.at[index].add(updates), zeros, index, updates)
     return op.cast(cropped(op, op.reshape(total, shape), window), source.dtype)
 
 
