@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from jaxport.errors import NotInstalled
 
 if TYPE_CHECKING:
     import torch  # pyright: ignore[reportMissingImports]
+
+CONTAINERS = (dict, OrderedDict, defaultdict, list, set)
 
 # What computes the parts of a model of transformers, by the attribute of its configuration: what PyTorch cannot write,
 # and what
@@ -64,7 +67,8 @@ def unchanged(module: torch.nn.Module) -> Iterator[None]:
     constants.
     """
     held = {part: dict(vars(part)) for part in module.modules()}
-    containers = [one for own in held.values() for one in own.values() if isinstance(one, dict | list | set)]
+    # Subclasses may be frozen, as the configurations of diffusers are.
+    containers = [one for own in held.values() for one in own.values() if type(one) in CONTAINERS]
     contents = [copy.copy(one) for one in containers]
     try:
         yield
