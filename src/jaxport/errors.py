@@ -203,7 +203,11 @@ def _places(error: BaseException) -> list[str]:
 
 @contextmanager
 def boundary(
-    refused: str, *, where: str = "", instead: str = "", kind: Callable[..., JaxportError] = ModelError
+    refused: str,
+    *,
+    where: str | Callable[[BaseException], str] = "",
+    instead: str | Callable[[str], str] = "",
+    kind: Callable[..., JaxportError] = ModelError,
 ) -> Iterator[None]:
     """Turn any other error raised inside into one of this package; the original is its cause.
 
@@ -212,8 +216,8 @@ def boundary(
 
     Args:
       refused: what could not be done.
-      where: the place, unless the error itself has it (`noted`).
-      instead: what to do instead.
+      where: the place, unless the error itself has it (`noted`), or a function of the error.
+      instead: what to do instead, or a function of the reason.
       kind: the class of the new error.
 
     >>> with boundary("the model cannot be read", where="`m.onnx`"):
@@ -231,8 +235,11 @@ def boundary(
         chain: list[BaseException] = [error]
         while chain[-1].__cause__ is not None:
             chain.append(chain[-1].__cause__)
-        place = next((place for link in chain for place in _places(link)), where)
-        raise kind(refused, where=place, why=_reason(chain[-1]), instead=instead) from error
+        told = where if isinstance(where, str) else where(error)
+        place, why = next((place for link in chain for place in _places(link)), told), _reason(chain[-1])
+        raise kind(
+            refused, where=place, why=why, instead=instead if isinstance(instead, str) else instead(why)
+        ) from error
 
 
 def _reason(error: BaseException) -> str:

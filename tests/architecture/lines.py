@@ -59,7 +59,7 @@ CEILINGS: dict[str, int] = {
     "importer/traced": 1120,
     "importer/values": 960,
     "jaxprs": 1840,
-    "loose files": 1300,
+    "loose files": 940,
     "mox": 580,
     "mox/edits": 1100,
     "mox/looking": 400,
@@ -68,6 +68,7 @@ CEILINGS: dict[str, int] = {
     "mox/serialize": 1420,
     "mox/substitution": 1380,
     "onnx_facts": 920,
+    "pytorch": 620,
     "sizes": 520,
     "stablehlo": 1560,
     "stablehlo/ops": 820,
@@ -80,6 +81,13 @@ CEILINGS: dict[str, int] = {
 RAISED: list[tuple[str, int, str]] = [
     ("stablehlo", 200, "exports through an artifact have the nodes of direct ones: rows, gathers, erfc are recognised"),
     ("stablehlo/ops", 80, "collectives of one device, whole powers, and gathers that fill where nothing is"),
+    ("codegen/recorded", 24, "sizes that follow from the largest of repeated positions are known: open batches print"),
+    (
+        "codegen/structure",
+        20,
+        "normalizations without weights are layers, and matrices that branches multiply by are no tables",
+    ),
+    ("importer", 20, "programs take tensors of PyTorch, and other arrays with DLPack, without a copy"),
     ("codegen", 9, "`load_pytorch` of a tied head, which the state dict has under two names"),
     (
         "graph/axes",

@@ -133,7 +133,7 @@ MOST_ANY = {
     "export": 139,
     "frameworks": 40,
     "graph": 15,
-    "importer": 187,
+    "importer": 188,
     "mox": 77,
     "testing": 10,
     "verify": 28,

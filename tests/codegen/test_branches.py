@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 import jaxport
+from tests.codegen.structured import load
 from tests.codegen.test_loops import Graph
 from tests.codegen.test_structured import check_model
 
@@ -144,3 +146,19 @@ def test_rows_that_are_written_in_ranges_are_joined(
     x = graph.node("ScatterND", [graph.node("ScatterND", ["x", "first", "a"]), "second", "b"])
     code = check_model(graph.model(y=graph.node("Tanh", [x])), tmp_path, "nnx")
     assert text in code.replace(", axis=0", ""), code
+
+
+def test_weights_that_branches_multiply_by_are_no_tables(tmp_path: Path) -> None:
+    """A matrix `first.weight` is a table only if rows of it are read."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 18]>
+        g (float[2, 4] x) => (float[2, 4] y) <float zero = {0}>
+        { s = ReduceSum<keepdims = 0>(x) c = Greater(s, zero)
+          y = If (c) <then_branch = a () => (float[2, 4] p) { p = Gemm<transB = 1>(x, "first.weight") },
+                      else_branch = b () => (float[2, 4] q) { q = Gemm<transB = 1>(x, "second.weight") }> }""")
+    rng = np.random.default_rng(0)
+    for name in ("first.weight", "second.weight"):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(rng.normal(size=(4, 4)).astype(np.float32), name))
+    program = jaxport.from_onnx(model)
+    assert "nnx.Embed" not in program.to_source(tmp_path, framework="nnx").code
+    for x in (np.ones((2, 4), np.float32), -np.ones((2, 4), np.float32)):
+        np.testing.assert_allclose(load(tmp_path).load()(x), program(x), rtol=1e-6)

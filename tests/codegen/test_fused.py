@@ -12,7 +12,7 @@ import pytest
 import jaxport
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.importer import Program
-from tests.codegen.structured import check
+from tests.codegen.structured import check, load
 from tests.exports import operators
 
 GELU = "d = Div(x, root) e = Erf(d) s = Add(e, one) p = Mul(x, s) y = Mul(p, half)"
@@ -214,3 +214,25 @@ def test_what_onnx_runtime_fused_is_in_the_modules_that_its_results_are_named_af
     assert "for _ in range(2)" in code
     assert "class Layer_2" not in code
     assert "use_bias=False" not in code  # the one behind the residual is that of the layer before it
+
+
+REPEATED = (
+    "p = Constant<value_ints = [0, 1]>() z = Constant<value_ints = [0]>() n = Shape<start = 0, end = 1>(x) {repeated} "
+    "m = {extreme}<keepdims = 0>(t) o = Constant<value_int = {added}>() k = Add(m, o) u = Unsqueeze(k, z) "
+    "f = Constant<value_ints = [1]>() r = Concat<axis = 0>(f, u) y = Tile(x, r)"
+)
+
+
+@pytest.mark.parametrize("extreme", ["ReduceMax", "ReduceMin"])
+@pytest.mark.parametrize(
+    "repeated",
+    ["t = Tile(p, n)", "c = Unsqueeze(p, f0) s = Concat<axis = 0>(n, two) e = Expand(p, s) t = Transpose(e)"],
+)
+def test_the_largest_of_what_is_repeated_for_each_row_is_known(extreme: str, repeated: str, tmp_path: Path):
+    """Sizes follow from it, though the number of rows is open."""
+    constants = "f0 = Constant<value_ints = [0]>() two = Constant<value_ints = [2]>() "
+    body = REPEATED.format(repeated=constants + repeated, extreme=extreme, added=1 if extreme == "ReduceMax" else 2)
+    spelled = program(body, given="float[batch, 4] x")
+    assert "tile(x, [1, 2])" in spelled.to_source(tmp_path, framework="nnx").code
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.testing.assert_array_equal(load(tmp_path).load()(x), spelled(x))

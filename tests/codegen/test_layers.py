@@ -799,3 +799,31 @@ def test_a_pooling_is_one_of_flax(name: str, tmp_path: Path) -> None:
     model = jaxport.to_onnx(lambda x: nnx.max_pool(x, window, strides, padding), [("batch", 8, 8, 3)]).model
     assert text in check_model(model, tmp_path, "nnx")
     assert "lax.reduce_window(" in check_model(model, tmp_path / "equinox", "equinox")
+
+
+WITHOUT_WEIGHTS = {
+    "LayerNorm": "ones = Expand(o, n) a = LayerNormalization<axis = -1, epsilon = 0.001>(h, ones)",
+    "LayerNorm of zeros": "ones = Expand(o, n) zeros = Sub(ones, ones) a = LayerNormalization<axis = -1, epsilon = 0.001>(h, ones, zeros)",
+    "RMSNorm": "t = Constant<value_float = 2.0>() e = Constant<value_float = 0.001>() q = Pow(h, t) m = ReduceMean<axes = [-1]>(q) "
+    "s = Add(m, e) r = Sqrt(s) a = Div(h, r)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", ["nnx", "equinox"])
+@pytest.mark.parametrize("case", WITHOUT_WEIGHTS)
+def test_normalizations_without_weights_are_layers(case: str, framework: str, tmp_path: Path):
+    """What follows scales and shifts by values that are computed, as in networks that diffuse."""
+    body = (
+        f"o = Constant<value_floats = [1.0]>() n = Constant<value_ints = [8]>() h = MatMul(x, w) {WITHOUT_WEIGHTS[case]} "
+        "f = Constant<value_float = 1.0>() c = MatMul(x, v) k = Add(c, f) y = Mul(a, k)"
+    )
+    rng = np.random.default_rng(0)
+    tensors = [onnx.numpy_helper.from_array(rng.normal(size=(8, 8)).astype(np.float32), name) for name in "wv"]
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> agraph (float[n, 3, 8] x) => (float[n, 3, 8] y) {{ {body} }}'
+    )
+    model.graph.initializer.extend(tensors)
+    code = check(model, {"x": rng.normal(size=(2, 3, 8)).astype(np.float32)}, tmp_path, framework)
+    kind = case.partition(" ")[0]
+    assert (f"nnx.{kind}(" in code and "use_scale=False" in code) == (framework == "nnx")
+    assert "weight: Array" not in code.partition("class Agraph")[0].partition("class Linear")[0]

@@ -295,3 +295,27 @@ def test_an_error_of_a_call_that_goes_straight_to_the_compiled_function_is_told_
     with pytest.raises(ModelError, match=r"cannot be called with these inputs(?s:.)*deleted"):
         model(x)
     np.testing.assert_allclose(model(jnp.asarray(X)), np.tanh([2, 0]), rtol=1e-6)
+
+
+class Foreign:
+    """An array of another library, which has DLPack."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("array", [X, np.array([[1, 0], [3, 4]], np.float32)[:, 0], np.ones(1, np.float32)])
+def test_arrays_of_other_libraries_are_taken(array: np.ndarray) -> None:
+    model = program("g (float[N] x) => (float[N] y) { y = Tanh(x) }")
+    for _ in range(3):  # the third call goes straight to the compiled function
+        np.testing.assert_array_equal(model(Foreign(array)), model(array))
+
+
+def test_sizes_in_arrays_of_other_libraries_are_known() -> None:
+    np.testing.assert_array_equal(program(RESHAPED)(X, Foreign(np.array([2, 1]))), -X[:, None])

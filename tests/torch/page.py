@@ -1,4 +1,4 @@
-"""Writes `docs/pytorch.md`: which PyTorch models were imported and compared. A run of `make test-torch` writes it.
+"""Writes the table of `docs/pytorch.md`: which PyTorch models were imported and compared. A run of `make test-torch` writes it.
 
 `python -m tests.torch.page FOLDER` writes it from what `python -m tests.torch.imported FOLDER` found.
 """
@@ -23,38 +23,7 @@ VARIANTS = {
     "fused": "optimized by `onnxruntime.transformers`, with operators of `com.microsoft`",
     "optimized": "as ONNX Runtime itself optimizes a model when it loads it",
 }
-TITLE = """# PyTorch models
-
-`jaxport.from_torch` imports a module of PyTorch without a file in between. It needs PyTorch beside JAX
-(`pip install "jaxport[torch]"`):
-
-```py
-import torch, transformers, jaxport
-
-config = transformers.LlamaConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=100)
-model = transformers.AutoModelForCausalLM.from_config(config)  # or .from_pretrained("…"): a module with weights
-ids = torch.randint(0, 100, (1, 8))
-program = jaxport.from_torch(model, kwargs={{"input_ids": ids}}, dynamic_shapes={{"input_ids": ("batch", "seq")}})
-program.to_source("llama/", framework="nnx")  # model.py, model.safetensors; or "equinox", "burn"
-```
-
-On the command line: `jaxport import mypackage.models:net --torch --input "ids:int64[batch,seq]" --verify -o net/`.
-
-PyTorch traces the module in evaluation mode, and the program is compared with the module: on the example, and with larger open
-sizes. The program has the names, the roles and the ties of the module:
-
-- `program.params` has the parameters that require gradients, under the names of `state_dict()`; buffers and frozen
-  parameters are constants, and the averages of batch normalization statistics;
-- two weights are one if and only if they are one `Parameter` in the module;
-- the printed source has `load_pytorch(checkpoint)`, which reads a state dict of the module, of any type of float, or its files of
-  safetensors. It refuses one whose tied entries differ, or whose buffers differ from those in the code. Frozen parameters are
-  loaded as all others are.
-
-A size that an operator of the module makes a number of, such as the steps of a recurrent layer, cannot stay open; an error names it.
-A file that PyTorch's exporters wrote is read by `jaxport.from_onnx("model.onnx")`; `dynamo=True` and `optimize=False`
-keep most of the names.
-
-## Tested models
+TITLE = """## Tested models
 
 See here which files of PyTorch models can be imported: {files} files of {models} architectures were imported and compared. They were
 written by both of PyTorch's exporters with dynamic shapes, have few and narrow layers with random weights, and use opsets
@@ -129,7 +98,9 @@ def _listed(title: str, reasons: dict[str, str]) -> str:
 
 
 def write(rows: Sequence[dict[str, Any]]) -> None:
-    TARGET.write_text(page(rows))
+    """Write the part of the page that is about them; what is before stays."""
+    before = TARGET.read_text().partition("## Tested models")[0]
+    TARGET.write_text(before + page(rows))
 
 
 def main(*folders: str) -> None:

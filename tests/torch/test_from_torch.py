@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 import warnings
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # PyTorch warns of itself
     torch = pytest.importorskip("torch", reason="PyTorch has an environment of its own: `make test-torch`")
+    import onnxscript
     import transformers
     from torch import nn
 
@@ -22,6 +24,8 @@ with warnings.catch_warnings():
     from tests.torch.models import CASES, SIZES, Plain
 
 import jaxport
+from jaxport.importer import namespaces as ns
+from jaxport.importer.arguments import checked
 
 pytestmark = pytest.mark.torch
 
@@ -189,36 +193,172 @@ def test_models_of_the_list(name: str):
     assert {*program.params} <= {key for key, _ in module.named_parameters(remove_duplicate=False)}
 
 
+def test_a_tensor_alone_is_one_argument():
+    linear = nn.Linear(3, 4)
+    program = jaxport.from_torch(linear, torch.ones(2, 3), dynamic_shapes=("batch", 3))
+    assert [str(value.shape) for value in program.inputs] == ["[batch,3]"]
+    x = torch.randn(5, 3, requires_grad=True)
+    np.testing.assert_allclose(program(x), linear(x).detach(), rtol=1e-5, atol=1e-6)  # sums in another order
+    with pytest.raises(jaxport.InvalidArgument, match="`args` is of type `dict`"):
+        jaxport.from_torch(linear, {"input": torch.ones(2, 3)})
+
+
+def test_a_program_takes_tensors_as_they_are():
+    module = nn.Linear(64, 2).bfloat16()
+    program = jaxport.from_torch(module, (torch.ones(2, 64).bfloat16(),))
+    x = torch.ones(2, 64).bfloat16()
+    np.testing.assert_array_equal(program(x), program(x.view(torch.int16).numpy().view("bfloat16")))
+    taken = checked(program.inputs[0], x, False, ())
+    assert taken.unsafe_buffer_pointer() == x.data_ptr()  # no copy
+    with pytest.raises(jaxport.InvalidArgument, match="is float32, the model declares bfloat16"):
+        program(x.float())
+
+
+@pytest.mark.parametrize("experts", ["grouped_mm", "eager", "batched_mm"])
+def test_experts_are_spelled_out_while_pytorch_traces(experts: str):
+    config = {**SMALL, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2, "pad_token_id": 0}
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(
+        transformers.MixtralConfig(**config, experts_implementation=experts)
+    )
+    program = jaxport.from_torch(model, kwargs=TEXT, dynamic_shapes=OPEN)
+    assert model.config._experts_implementation == experts
+    assert "model.layers.0.mlp.experts.gate_up_proj" in program.params
+
+
+def test_attention_in_compiled_kernels_is_spelled_out():
+    from jaxport.pytorch.modules import spelled_out
+
+    model = transformers.BertModel(transformers.BertConfig(**SMALL))
+    for name in ("flash_attention_2", "flex_attention", "kernels-community/flash-attn", "paged|sdpa", "eager", "mine"):
+        model.config._attn_implementation_internal = name
+        with spelled_out(model):
+            assert model.config._attn_implementation == (name if name in ("eager", "mine") else "sdpa")
+        assert model.config._attn_implementation == name
+
+
+def test_nothing_stays_on_tensors_after_a_refusal():
+    cell, x = nn.LSTM(3, 4, batch_first=True), torch.ones(2, 5, 3)
+    with pytest.raises(jaxport.ExportError, match="specialized it to be a constant") as refused:
+        jaxport.from_torch(cell, (x,), dynamic_shapes=[("batch", "length", 3)])
+    assert "leave the size that the reason names fixed" in refused.value.instead
+    assert not vars(x)
+    assert len(jaxport.from_torch(cell, (x,)).output_names) == 3
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch deprecates what it imports
+def test_wrapped_modules_have_the_names_of_what_they_wrap():
+    for wrapped in (nn.DataParallel(nn.Linear(3, 4)), torch.compile(nn.Linear(3, 4))):
+        assert [*jaxport.from_torch(wrapped, torch.ones(2, 3)).params] == ["weight", "bias"]
+
+
+class Computed(nn.Module):
+    """A module that computes a function."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
+    "an if": (lambda: Computed(lambda x: x if x.sum() > 0 else -x), jaxport.ExportError, r"test_from_torch.py:\d+ in(?s:.*)`torch.where\("),
+    "steps": (lambda: Computed(lambda x: torch.zeros(int(x.sum().item()))), jaxport.ExportError, "as a Python number"),
+    "NumPy": (lambda: Computed(lambda x: torch.from_numpy(x.numpy() * 2)), jaxport.ExportError, "NumPy is not traced"),
+    "a script": (lambda: torch.jit.trace(nn.Linear(3, 4), torch.ones(2, 3)), jaxport.InvalidArgument, "is a script"),
+    "integers": (lambda: torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(3, 4))), jaxport.InvalidArgument,
+        "`0` of `Sequential` is quantized by PyTorch"),
+    "draws": (lambda: Computed(lambda x: x + torch.randn_like(x)), jaxport.VerificationFailed, "draws random numbers(?s:.*)`verify=False`"),
+    "complex": (lambda: Computed(torch.fft.fft), jaxport.InvalidArgument, r"the result is complex(?s:.*)torch\.view_as_real"),
+    "text": (lambda: Computed(lambda x: {"a": x, "b": "text"}), jaxport.InvalidArgument, r"the result\['b'\] is no tensor"),
+    "unwritten": (lambda: Computed(lambda x: torch.linalg.svd(x)[1]), jaxport.ExportError,
+        r"\{torch\.ops\.aten\._linalg_svd\.default: function\}"),
+    "meta": (lambda: nn.Linear(3, 4, device="meta"), jaxport.InvalidArgument, "`weight` of `Linear` is on the device `meta`"),
+    "no module": (lambda: torch.relu, jaxport.InvalidArgument, r"is not a `torch\.nn\.Module`"),
+    "other sizes": (lambda: nn.Linear(2, 2), jaxport.InvalidArgument, "cannot be called with these arguments"),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch deprecates what is refused
+@pytest.mark.parametrize("what", REFUSED)
+def test_the_advice_is_for_the_failure(what: str):
+    make, kind, told = REFUSED[what]
+    with pytest.raises(kind, match=told):
+        jaxport.from_torch(make(), (torch.ones(2, 3),))
+
+
+def in_chunks(x: torch.Tensor) -> torch.Tensor:
+    """Sums of chunks of four, padded where some are missing, as in Mamba 2."""
+    size = x.shape[1]
+    missing = (4 - size % 4) % 4
+    x = nn.functional.pad(x, (0, missing)) if missing else x
+    y = x.reshape(x.shape[0], -1, 4)
+    return (y.cumsum(2) + y.sum((1, 2), keepdim=True)).reshape(x.shape[0], -1)[:, :size]
+
+
+@pytest.mark.parametrize("length", [7, 8])
+def test_a_case_is_traced_that_holds_for_all_sizes(length: int):
+    """PyTorch traces multiples of four, which are not padded, as the only ones."""
+    program = jaxport.from_torch(Computed(in_chunks), torch.ones(2, length), dynamic_shapes=("batch", "length"))
+    for other in (4, 9):
+        x = torch.randn(3, other)
+        np.testing.assert_allclose(program(x), in_chunks(x), rtol=1e-5, atol=1e-5)
+
+
+class Pair(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * y.sum() if x.shape == y.shape else x
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        (
+            Computed(lambda x: x * 2 if x.shape[1] % 4 == 0 else x),
+            r"x\.size\(\)\[1\] % 4 == 0`, which does not hold for",
+        ),
+        (Computed(lambda x: x * 2 if x.shape[1] > 16 else x), r"x\.size\(\)\[1\] <= 16`, which .* b = 17"),
+        (Pair(), r"`y\.size\(\)\[0\] == x\.size\(\)\[0\]`, which .* a = 3, b = 8, c = 2"),
+    ],
+)
+def test_what_a_module_decides_by_sizes_is_no_silent_constant(module: nn.Module, told: str):
+    count = len(inspect.signature(module.forward).parameters)
+    shapes = [("a", "b"), ("c", "d")][:count]
+    with pytest.raises(jaxport.VerificationFailed, match=told):
+        jaxport.from_torch(module, (torch.ones(2, 8),) * count, dynamic_shapes=shapes)
+
+
+def test_operators_of_your_own_are_written_and_computed():
+    @torch.library.custom_op("jaxport_tests::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    twice.register_fake(torch.empty_like)
+    domain, own = (onnxscript.values.Opset(name, 1) for name in ("jaxport.tests", "jaxport.functions"))
+
+    @onnxscript.script(own)
+    def written(x: onnxscript.FLOAT) -> onnxscript.FLOAT:
+        return domain.Twice(x)
+
+    @jaxport.op("jaxport.tests", "Twice")
+    def computed(x: Any) -> Any:
+        return ns.jnp.multiply(x, 2)
+
+    table = {torch.ops.jaxport_tests.twice.default: written}
+    program = jaxport.from_torch(Computed(twice), torch.ones(2, 3), custom_translation_table=table)
+    assert "jnp.multiply(x, 2" in program.to_source(framework="nnx").code
+
+
 def test_what_is_refused():
     linear = nn.Linear(2, 2)
-    with pytest.raises(jaxport.InvalidArgument, match=r"is not a `torch\.nn\.Module`"):
-        jaxport.from_torch(torch.relu, (torch.ones(2),))
-    with pytest.raises(jaxport.InvalidArgument, match="cannot be called with these arguments"):
-        jaxport.from_torch(linear, (torch.ones(3),))
     with pytest.raises(jaxport.InvalidArgument, match="`y` is not an argument"):
         jaxport.from_torch(linear, (torch.ones(1, 2),), dynamic_shapes={"y": ("batch", 2)})
     with pytest.raises(jaxport.InvalidArgument, match="does not fit `input`"):
         jaxport.from_torch(linear, (torch.ones(1, 2),), dynamic_shapes=[("batch", 3)])
     with pytest.raises(jaxport.InvalidArgument, match="`n` is 2 and 3"):
         jaxport.from_torch(nn.Bilinear(2, 3, 2), (torch.ones(2), torch.ones(3)), dynamic_shapes=[("n",), ("n",)])
-
-    class Steps(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cell = nn.LSTM(3, 4, batch_first=True)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.cell(x)[0]
-
-    with pytest.raises(jaxport.ExportError, match="specialized it to be a constant"):
-        jaxport.from_torch(Steps(), (torch.ones(2, 5, 3),), dynamic_shapes=[("batch", "length", 3)])
-
-    class Branches(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x if x.sum() > 0 else -x
-
-    with pytest.raises(jaxport.ExportError, match="PyTorch cannot trace `Branches`"):
-        jaxport.from_torch(Branches(), (torch.ones(2),))
 
 
 def test_the_command_imports_a_module(tmp_path: Path):

@@ -74,6 +74,7 @@ def checked(declared: ir.Value, value: Any, static: bool, batched: Container[tup
     """
     if isinstance(value, Mapping):
         return {key: _internal(element) for key, element in value.items()}
+    value = _shared(value, static)
     if value is None or isinstance(declared.type, ir.SequenceType | ir.OptionalType):
         return [_internal(element) for element in value] if isinstance(value, list | tuple) else _internal(value)
     wanted = np.dtype(declared.dtype.numpy()) if declared.dtype is not None else None
@@ -93,6 +94,24 @@ def checked(declared: ir.Value, value: Any, static: bool, batched: Container[tup
     if isinstance(value, np.ndarray | np.generic) and (static or value.size == 1):
         return HostValue(np.asarray(value), name=declared.name or "")
     return value if _is_held(value) else jnp.asarray(HostValue(np.asarray(value), name=declared.name or "").to_jax())
+
+
+def _shared(value: Any, static: bool = False) -> Any:
+    """Return an array of another library, such as a tensor of PyTorch, as one of JAX, without a copy where none is
+    needed.
+
+    It is one of NumPy if its values have to be known or its type is wider than those of JAX; others are returned as
+    they are.
+    """
+    if not hasattr(value, "__dlpack__") or isinstance(value, np.ndarray | np.generic) or _is_held(value):
+        return value
+    value = value.detach() if hasattr(value, "detach") else value
+    try:
+        host = np.from_dlpack(value)
+    except (RuntimeError, BufferError, TypeError):  # of a type that NumPy lacks, or not in the memory of the host
+        return jnp.from_dlpack(value)
+    is_shared = host.flags.c_contiguous and host.dtype == canonical(host.dtype) and host.size != 1 and not static
+    return jnp.from_dlpack(value) if is_shared else host
 
 
 def _is_held(value: object) -> bool:
@@ -140,6 +159,7 @@ def _of_python(declared: ir.Value, value: ArrayLike, wanted: np.dtype | None) ->
 
 def _internal(value: Any) -> RuntimeValue:
     """Convert an input to the evaluator's form."""
+    value = _shared(value)
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "OUST":
         return HostValue(np.asarray(value, dtype=object), STRING)
     return jnp.asarray(value) if isinstance(value, np.ndarray | np.generic) else value

@@ -362,8 +362,10 @@ def accepts(layer: Layer) -> bool:
         case "BatchNorm":
             is_second = config["axis"] == 1 or len(layer.inputs[0].shape) == 2
             return is_second and not config["training"] and config["epsilon"] > 0
+        case "LayerNorm":
+            return bool(layer.weights)
         case "RMSNorm":
-            return config["epsilon"] > 0
+            return config["epsilon"] > 0 and bool(layer.weights)
         case "MultiHeadAttention":
             widths = {config[key] for key in ("in_features", "qkv_features", "out_features", "in_kv_features")}
             causal = config.get("is_causal") and len(layer.inputs) == 2  # of a sequence itself

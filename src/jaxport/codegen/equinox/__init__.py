@@ -86,7 +86,11 @@ _SEQUENTIAL = SequenceForm(lambda elements: call("Sequential", listed(elements))
 EQUINOX = Dialect(
     name="equinox",
     layers=LAYERS,
-    accepts=lambda layer: layer.kind in LAYERS and not layer.config.get("in_single"),
+    accepts=lambda layer: (
+        layer.kind in LAYERS
+        and not layer.config.get("in_single")
+        and (bool(layer.weights) or layer.kind not in ("LayerNorm", "RMSNorm"))
+    ),
     functions={},
     base="eqx.Module",
     imports=("import equinox as eqx",),

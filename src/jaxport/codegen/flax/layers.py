@@ -105,7 +105,8 @@ def _conv_transpose(layer: Layer) -> ast.expr:
 
 
 def _layer_norm(layer: Layer) -> ast.expr:
-    options = {"epsilon": layer.config["epsilon"], **_uses(layer, "bias"), "use_fast_variance": False}
+    weights = _uses(layer, "bias") | ({} if layer.weights else _uses(layer, "scale"))
+    options = {"epsilon": layer.config["epsilon"], **weights, "use_fast_variance": False}
     return _made("LayerNorm", layer, "num_features", **options)
 
 
@@ -115,7 +116,8 @@ def _group_norm(layer: Layer) -> ast.expr:
 
 
 def _rms_norm(layer: Layer) -> ast.expr:
-    return _made("RMSNorm", layer, "num_features", epsilon=layer.config["epsilon"])
+    options = {} if layer.weights else _uses(layer, "scale")
+    return _made("RMSNorm", layer, "num_features", epsilon=layer.config["epsilon"], **options)
 
 
 def _batch_norm(layer: Layer) -> ast.expr:

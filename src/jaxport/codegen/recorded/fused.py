@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from jaxport.codegen.recorded.caches import cached_attention
 from jaxport.codegen.recorded.conjunctions import conjunctions
+from jaxport.codegen.recorded.extremes import of_values_once
 from jaxport.codegen.recorded.functions import functions
 from jaxport.codegen.recorded.fusions import DOMAIN, attention, gated, gelu
 from jaxport.codegen.recorded.integers import integer_products
@@ -99,6 +100,7 @@ def record_fused(
     >>> [step.name for step in record_fused(program).steps]
     ['nn.sigmoid']
     """
+    program = of_values_once(program)
 
     def attempt(inputs: dict[str, object]) -> RecordedProgram:
         fused = _fused(program, _seen(program, inputs), strict=strict, has_helpers=has_helpers, primitives=primitives)

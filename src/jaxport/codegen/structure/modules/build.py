@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +41,7 @@ from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weigh
 from jaxport.errors import InvalidArgument
 from jaxport.importer.calls import Chain, called, common
 from jaxport.importer.traced.recorded_program import RecordedProgram
-from jaxport.importer.values.recording import Step, Variable, map_leaves
+from jaxport.importer.values.recording import Function, Step, Variable, map_leaves
 from jaxport.importer.values.stored import is_uniform
 from jaxport.jaxprs.identity import IdentitySet
 
@@ -177,6 +177,7 @@ def _ties(root: Module, weights: LayerWeights) -> dict[Variable, Tie]:
 def _with_weights(root: Module, weights: LayerWeights) -> Module:
     """Return the tree with each parameter in the innermost module around all that reads it, handed down from there."""
     chains_of_readers: dict[Variable, list[tuple[Module, ...]]] = {}
+    in_branches: set[Variable] = set()  # what computes there is not recognised, so it may be any layer's
     ties = _ties(root, weights)
     owners = {tie.layer.outputs: variable for variable, tie in ties.items()}
 
@@ -188,6 +189,8 @@ def _with_weights(root: Module, weights: LayerWeights) -> Module:
                 continue
             if isinstance(item, Layer) and item.outputs in owners:
                 chains_of_readers.setdefault(owners[item.outputs], []).append(inside)
+            if isinstance(item, Op):
+                in_branches.update(_read_in_bodies(item.step))
             for variable in item.inputs:  # a layer may be called on a parameter
                 if variable in weights.names:
                     chains_of_readers.setdefault(variable, []).append(inside)
@@ -200,9 +203,20 @@ def _with_weights(root: Module, weights: LayerWeights) -> Module:
             chains = [chains[0][: len(_common(chains))]]
         for chain in chains:
             weight = ties.get(variable) or weights.weight(variable)
-            table = _uncalled(weight, chain[-1], paths) if isinstance(weight, Weight) else None
+            table = None
+            if isinstance(weight, Weight) and variable not in in_branches:
+                table = _uncalled(weight, chain[-1], paths)
             kept.setdefault(chain[-1], {})[variable] = table or weight
     return _rebuilt(root, kept, {})
+
+
+def _read_in_bodies(step: Step) -> Iterator[Variable]:
+    """Yield the values that the functions of a step read, as `lax.cond` has two, other than as tables of rows."""
+    for function in (arg for arg in step.args if isinstance(arg, Function)):
+        for inner in function.steps:
+            yield from _read_in_bodies(inner)
+            if inner.name != "jnp.take":
+                yield from variables(inner.args)
 
 
 def _uncalled(weight: Weight, module: Module, paths: Collection[str]) -> Tie | None:

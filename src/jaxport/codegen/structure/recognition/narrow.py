@@ -46,7 +46,7 @@ def rounded_normalization(op: Op, inside: Layer | None, matcher: Matcher) -> Lay
     """
     out = op.outputs[0]
     x = None if inside is None else narrow_operand(inside.inputs[0], out, matcher)
-    if inside is None or x is None or inside.kind not in ("LayerNorm", "RMSNorm"):
+    if inside is None or x is None or inside.kind not in ("LayerNorm", "RMSNorm") or not inside.weights:
         return None
     weights = {role: _stored_as(weight, out.dtype) for role, weight in inside.weights.items()}
     known = {role: weight for role, weight in weights.items() if weight is not None}

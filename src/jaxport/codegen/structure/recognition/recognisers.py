@@ -7,6 +7,7 @@ recogniser starts at one step and walks backwards; it declines if any step diffe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -76,7 +77,8 @@ def embedding(op: Op, matcher: Matcher) -> Layer | None:
 
 
 def normalization(op: Op, matcher: Matcher) -> Layer | None:
-    """`(x - mean(x)) * rsqrt(mean((x - mean(x))²) + epsilon) * scale + bias`, and the same without the mean.
+    """`(x - mean(x)) * rsqrt(mean((x - mean(x))²) + epsilon) * scale + bias`, the same without the mean, and without
+    weights.
 
     Of float16 or bfloat16, the statistics are in single precision, and so is the division.
     """
@@ -117,10 +119,20 @@ def normalization(op: Op, matcher: Matcher) -> Layer | None:
             return None
         if (is_narrow and not are_of_type(x, scale, bias)) or (bias is not None and not centered):
             return None
-        return Layer(
-            "LayerNorm" if centered else "RMSNorm", config, present(scale=scale, bias=bias), (x,), (out,), "norm"
-        )
-    return None
+        kind, weights = "LayerNorm" if centered else "RMSNorm", present(scale=scale, bias=bias)
+        layer = Layer(kind, config, {} if _are_none(scale, bias) else weights, (x,), (out,), "norm")
+        return layer if matcher.weights.accepts(layer) else replace(layer, weights=weights)
+    plain = _standardized(out, matcher) if not is_narrow and size > 1 else None
+    if plain is None or (plain.x.shape, plain.x.dtype) != (out.shape, out.dtype):
+        return None
+    config = {"num_features": size, "epsilon": plain.epsilon}
+    return Layer("LayerNorm" if plain.centered else "RMSNorm", config, {}, (plain.x,), (out,), "norm")
+
+
+def _are_none(scale: Weight, bias: Weight | None) -> bool:
+    """Whether constants in the place of weights are ones and zeros: PyTorch writes them for a layer that has none."""
+    numbers = [(scale, 1), (bias, 0)] if bias is not None else [(scale, 1)]
+    return all(not weight.name and not weight.trained and bool((weight.read() == n).all()) for weight, n in numbers)
 
 
 def _of_groups(
