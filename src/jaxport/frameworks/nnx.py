@@ -151,7 +151,7 @@ class Nnx(Framework[nnx.Module]):
 
 def _rotary_embedding(original: PythonFunction) -> PythonFunction:
     @functools.wraps(original)
-    def call(self: Module, x: jax.Array, input_positions: jax.Array | None = None) -> jax.Array:
+    def call(self: Any, x: jax.Array, input_positions: jax.Array | None = None) -> jax.Array:
         if input_positions is not None or not is_symbolic_dim(x.shape[-2]):
             return original(self, x, input_positions)
         if self.cached_sin is None or self.cached_cos is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import Editor, integer, nodes_of, source, substitute
+from jaxport.graph.editing import Editor, dims_of, integer, nodes_of, source, substitute
 
 #: The opset from which Shape returns some of the sizes.
 PARTS_OF_SHAPES = 15
@@ -28,6 +28,6 @@ def sliced_shapes(model: ir.Model) -> str:
         whole = editor.insert(node.graph, "Shape", [source(node)], before=node, like=result, shape=None)
         bounds = [integer(node, "start", 0), integer(node, "end", END)]
         operands = [whole, *(editor.constant(node.graph, np.array([bound]), "bound") for bound in bounds)]
-        part = editor.insert(node.graph, "Slice", operands, before=node, like=result, shape=result.shape)
+        part = editor.insert(node.graph, "Slice", operands, before=node, like=result, shape=dims_of(result))
         substitute(result, part)
     return f"{len(parts)} Shape sliced"

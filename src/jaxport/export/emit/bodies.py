@@ -56,7 +56,7 @@ def body(
 
 @functools.lru_cache(maxsize=256)
 def _read(op_type: str, version: int, node: bytes, types: Sequence[int]) -> bytes | None:
-    declared = onnx.defs.get_schema(op_type, version, "")
+    declared: Any = onnx.defs.get_schema(op_type, version, "")
     if declared.has_function:
         return declared.get_function_with_opset_version(min(declared.function_opset_versions))
     if declared.has_context_dependent_function:

@@ -85,7 +85,7 @@ def _wider_operands(op_type: str, facts: Schema, values: Sequence[Value | None])
     """
     dtypes = types_of(facts, values)
     names = {parameter: dtype.name for parameter, dtype in dtypes.items()}
-    web = releases.made_for_web() and bool(registered(op_type, facts.since, web=True)[0])
+    web = bool(releases.made_for_web() and registered(op_type, facts.since, web=True)[0])
     parameters, _ = registered(op_type, facts.since, web)
     if len(parameters) < 2 or not lacks_kernel(op_type, facts.since, names, web):
         return {}

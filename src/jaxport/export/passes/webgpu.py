@@ -9,6 +9,8 @@ What else it computes wrongly is refused: see `wrong`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -51,7 +53,7 @@ def resized_last(model: ir.Model) -> str:
             sizes = editor.insert(
                 graph, "Concat", [first, last], before=node, like=result, shape=[len(order)], dtype=INT64, axis=0
             )
-        attributes = {key: attribute for key, attribute in node.attributes.items() if key != "axes"}
+        attributes: dict[str, Any] = {key: attribute for key, attribute in node.attributes.items() if key != "axes"}
         operands = [turned, None, None, sizes] if place else [turned, None, sizes]
         after_turned = [after[axis] for axis in order]
         moved = editor.insert(graph, "Resize", operands, before=node, like=result, shape=after_turned, **attributes)
@@ -86,8 +88,9 @@ def padded_channels(model: ir.Model) -> str:
         x, kernel = (source(node, index) for index in range(2))
         dims, sizes = dims_of(x), dims_of(kernel)
         channels, results = (sizes[1], sizes[0]) if sizes and dims else (0, 0)
-        whole = isinstance(channels, int) and isinstance(results, int) and integer(node, "group", 1) == 1
-        if not whole or channels < 4 or channels % 4 != 2 or results % 4:
+        if not isinstance(channels, int) or not isinstance(results, int) or integer(node, "group", 1) != 1:
+            continue
+        if channels < 4 or channels % 4 != 2 or results % 4:
             continue
         for index, (value, shape) in enumerate(((x, dims), (kernel, sizes))):
             assert shape is not None
