@@ -245,15 +245,16 @@ class Emitter:
           RuleError: the operator, an attribute or a dtype does not exist at this opset.
         """
         facts = schema.find(domain, op_type, max(self.opset, legalize.WRITTEN_LATER.get(op_type, 0)))
+        attributes = {name: value for name, value in attributes.items() if value is not None}
         if facts is None and (not domain or results is None):
             brought = schema.first_opset(domain, op_type)
             if brought and brought > self.opset:
                 newer = schema.find("", op_type, brought)
                 given = [self._operand(newer, operands, i) for i in range(len(operands))]
-                written = {key: _attribute(key, value, newer) for key, value in attributes.items() if value is not None}
+                written = {name: _attribute(name, value, newer) for name, value in attributes.items()}
                 return bodies.written_out(self, op_type, given, written, outputs)
-            raise RuleError(f"the domain `{domain or 'ai.onnx'}` has no operator {op_type} at opset {self.opset}")
-        attributes = {name: value for name, value in attributes.items() if value is not None}
+            if results is None:
+                raise RuleError(f"the domain `{domain or 'ai.onnx'}` has no operator {op_type} at opset {self.opset}")
         inputs = list(operands)
         while inputs and inputs[-1] is None:
             inputs.pop()
@@ -262,7 +263,6 @@ class Emitter:
         values = [self._operand(facts, inputs, i) for i in range(len(inputs))]
         if facts is None:
             return self._append(domain, op_type, values, attributes, results or [], None)
-
         if self.walker.legalize:
             if op_type in CONTROL_FLOW:
                 self._refuse_narrow(
