@@ -163,6 +163,7 @@ def test_a_closed_input_and_a_closed_error_stream(tmp_path: Path):
 def test_an_interrupt_while_modules_load_ends_without_a_traceback(tmp_path: Path):
     program = (
         "import builtins, os, signal\nfrom jaxport.cli import main\nreal = builtins.__import__\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
         "def interrupted(name, *rest, **named):\n"
         "    if name == 'jaxport.cli.app':\n        os.kill(os.getpid(), signal.SIGINT)\n"
         "    return real(name, *rest, **named)\n"

@@ -265,9 +265,8 @@ class Emitter:
             return self._append(domain, op_type, values, attributes, results or [], None)
         if self.walker.legalize:
             if op_type in CONTROL_FLOW:
-                self._refuse_narrow(
-                    [*(v.dtype for v in values if v is not None), *(dtype for dtype, _ in results or ())]
-                )
+                given = [v.dtype for v in values if v is not None]
+                self._refuse_narrow([*given, *(dtype for dtype, _ in results or ())])
             values = legalize.for_a_kernel(self.cast, op_type, facts, values)
         wider = legalize.compute_dtype(op_type, facts, values) if self.walker.legalize else None
         if wider is not None:
