@@ -263,7 +263,7 @@ def test_a_rule_computes_what_it_replaces(table: str, wanted: str) -> None:
     known = dict(program.known)
     for step in rewriting.steps:
         found = computed(step, known)
-        several = isinstance(step.outputs, list)
+        several = isinstance(step.outputs, list | tuple)
         known |= zip(step.outputs, found, strict=True) if several else [(step.outputs, found)]
     result, last = rewriting.current(program.result), rewriting.steps[-1:]
     assert last != program.steps[-1:], "the rule does not apply"
