@@ -129,7 +129,11 @@ def _transposed(graph: ir.Graph) -> dict[str, str]:
         for name, value in matrices.items()
         if value.uses() and (_MOVED.fullmatch(name) or not given_name(name))
     }
-    made = {name: nodes for name, nodes in made.items() if all(node.op_type in MATRIX_PRODUCTS for node in nodes)}
+    made = {
+        name: nodes
+        for name, nodes in made.items()
+        if all(node.graph is graph and node.op_type in MATRIX_PRODUCTS for node in nodes)
+    }
     if not made or len(made) == len(matrices):
         return {}
     scopes, found = scopes_by_node(graph), {}

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
+import numpy as np
 import onnx
 import onnx.defs
 import onnx_ir as ir
@@ -101,12 +102,19 @@ def written_out(
             results = [op.const(value, "int64" if integers else "float32" if floats else None)]
         elif node.op_type == "Size" and (shape := _shape(known[node.inputs[0]])) is not None:
             results = [op.const(math.prod(shape), "int64")]
+        elif node.op_type == "Range" and (bounds := _numbers([known[bound] for bound in node.inputs])) is not None:
+            results = [op.const(np.arange(*bounds))]
         else:
             made = op.emit(node.op_type, *[known[x] for x in node.inputs], outputs=len(node.outputs), **stated)
             results = made if isinstance(made, tuple) else [made]
         known.update(zip(node.outputs, results, strict=True))
     results = tuple(known[result] for result in function.outputs[:outputs])
     return results[0] if outputs == 1 else results
+
+
+def _numbers(values: Sequence[Value | None]) -> list[np.ndarray] | None:
+    arrays = [value.constant for value in values if value is not None and value.constant is not None]
+    return arrays if len(arrays) == len(values) else None
 
 
 def _shape(value: Value | None) -> Sequence[int] | None:

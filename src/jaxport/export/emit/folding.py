@@ -54,7 +54,6 @@ MOVES: dict[str, PythonFunction] = {
 
 #: Operators folded for small integers and booleans.
 COMPUTES: dict[str, PythonFunction] = {
-    "Range": np.arange,
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
