@@ -36,9 +36,9 @@ impl NnxLlama {
         let mut x = embed::<2, 3>(&self.words, ids);
         let positions = Tensor::arange(0..t as i64, (&device, DType::I32)).unsqueeze_dim::<2>(1).cast(FloatDType::F32);
         let scaled = positions * Tensor::<2>::from_data([[1.0, 0.1, 0.01, 0.001]], (&device, DType::F32));
-        let scaled = scaled.unsqueeze::<3>();
-        let cos = scaled.clone().cos().unsqueeze_dim::<4>(2);
-        let sin = scaled.sin().unsqueeze_dim::<4>(2);
+        let scaled = scaled.unsqueeze_dim::<3>(1);
+        let cos = scaled.clone().cos().unsqueeze::<4>();
+        let sin = scaled.sin().unsqueeze::<4>();
         for layer in &self.layers {
             x = layer.forward(x, cos.clone(), sin.clone());
         }
