@@ -193,6 +193,9 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "x != x": {}, "~(x == y)": {"y": FLOATS[::-1]}, "jnp.reshape(x, _)[0]": {"x": np.asarray(3, np.int32), "_": [(1,)]},
     "jnp.max(c.astype(_), **options).astype(kind)": {"c": TRUE, "options": {"axis": 1}},
     "jnp.min(c.astype(_), **options).astype(kind)": {"c": TRUE, "options": {"axis": 0, "keepdims": True}},
+    "jnp.where(y == -inf, low, (y := jnp.where(z == inf, high, (z := jnp.where(jnp.isnan(x), 0, x)))))": {
+        "low": HostValue(-np.finfo(np.float32).max), "high": HostValue(np.finfo(np.float32).max),
+    },
     **{text: {"axis": 1, "x": TABLE} for text in AS_WRITTEN.texts if "argsort" in text or "jnp.sort" in text},
     "((s := jnp.sort(jnp.where(jnp.expand_dims(jnp.any(jnp.isnan(x), axis=axis), _), nan, x), axis=axis))[i] + s[j]) * 0.5": {
         "x": TABLE, "axis": 1, "i": (slice(None), 1), "j": (slice(None), 2), "_": [1],
@@ -244,7 +247,8 @@ def values_of(wanted: str) -> dict[str, Any]:
     """The values of the names of a pattern."""
     reductions = {"axes": (1,), "options": {}} if "keepdims" in wanted or "isnan(x).astype" in wanted else {}
     bounds = {"low": np.float32(-1), "high": np.float32(1)}
-    made = {"x": FLOATS, **bounds, "kind": np.dtype(bool), **reductions, **SAMPLES.get(wanted, {})}
+    integers = {"x": WHOLE, "c": THREE, "count": THREE} if "lax.div" in wanted else {}
+    made = {"x": FLOATS, **bounds, "kind": np.dtype(bool), **integers, **reductions, **SAMPLES.get(wanted, {})}
     return made | {"_": [*made.get("_", [np.dtype("int8")])]}
 
 

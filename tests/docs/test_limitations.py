@@ -139,7 +139,7 @@ RUNS: dict[str, Callable[[], None]] = {
     "custom operators of others": refuses(
         lambda: jaxport.from_onnx(parsed("g (float[N] x) => (float[N] y) { y = their.Unknown(x) }")), "Unknown"
     ),
-    "callbacks, collectives and quantized types in compiled artifacts": artifacts_of_one_device,
+    "callbacks, collectives of several devices and quantized types in compiled artifacts": artifacts_of_one_device,
     "one program for each set of known values": one_program_for_each_value,
     "Burn has no strings": refuses(lambda: jaxport.from_onnx(parsed(STRINGS)).to_source(framework="burn"), "tring"),
 }

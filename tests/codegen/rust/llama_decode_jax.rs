@@ -40,9 +40,8 @@ impl Decode {
         let [_, _, s_2, _, _] = cache_key.dims();
         let mut x = embed::<1, 2>(&self.words, token.clamp(-40, 39)).unsqueeze_dim::<3>(1);
         let scaled = position.clone().unsqueeze_dims::<3>(&[1, 2]).cast(FloatDType::F32) * Tensor::<3>::from_data([[[1.0, 0.1, 0.01, 0.001]]], (&device, DType::F32));
-        let scaled = scaled.unsqueeze_dim::<4>(2);
-        let cos = scaled.clone().cos();
-        let sin = scaled.sin();
+        let cos = scaled.clone().cos().unsqueeze_dim::<4>(1);
+        let sin = scaled.sin().unsqueeze_dim::<4>(1);
         let positions = Tensor::arange(0..b as i64, (&device, DType::I32));
         let stacked = Tensor::stack::<2>(vec![positions, position.clone().clamp_min(-(s_2 as i64)).clamp_max(s_2 as i64 - 1)], 1);
         let positions = Tensor::arange(0..s_2 as i64, (&device, DType::I32));

@@ -198,7 +198,28 @@ SAME_BITS.rewrite("jnp.where(x > threshold, x, nn.softplus(x))", "nn.softplus(x)
                   and (number(threshold) or 0) >= LARGEST_LOGISTIC)  # fmt: skip
 
 
-# Remainders
+SAME_BITS.rewrite("jnp.where(x < 0, jnp.ceil(x), jnp.floor(x))", "jnp.trunc(x)", when=is_like)
+SAME_BITS.rewrite(
+    "jnp.where(y == -inf, low, (y := jnp.where(z == inf, high, (z := jnp.where(jnp.isnan(x), 0, x)))))",
+    "jnp.nan_to_num(x)",
+    when=lambda x, low, high, out: is_like(x, out) and out.dtype == np.float32 and _are_greatest(low, high),
+)
+
+
+def _are_greatest(low: object, high: object) -> bool:
+    most = float(np.finfo(np.float32).max)
+    return is_number(low, -most) and is_number(high, most)
+
+
+# Integer division and remainders, which exports spell out by C's: `c` is positive. Functions that are printed from a
+# file as it is have no nodes of JAX's functions
+
+
+@view
+def spread(value: object, producers: Producers) -> object:
+    """Return a value before it was broadcast together with others."""
+    made = producers.parts.get(value) if isinstance(value, Variable) else None
+    return value if made is None or made[0].name != "jnp.broadcast_arrays" else made[0].args[made[1]]
 
 
 def _count(c: object) -> int | Dim | None:
@@ -209,6 +230,19 @@ def _count(c: object) -> int | Dim | None:
     return None if found is None or found < 1 else int(found)
 
 
+def _are_divided(x: object, out: Variable) -> bool:
+    return is_like(x, out) and np.dtype(out.dtype).kind == "i"
+
+
+for _spelled in (
+    "jnp.where((jnp.sign(x) != 1) & (x - q * c != 0), q - 1, (q := lax.div(spread(x), spread(c))))",
+    "jnp.where(x < q * c, q - 1, (q := lax.div(spread(x), spread(c))))",
+):
+    SAME_BITS.rewrite(_spelled, "x // count", when=_are_divided, count=_count)
+SAME_BITS.rewrite(
+    "jnp.where((r < 0) & (r != 0), r + c, (r := x - lax.div(spread(x), spread(c)) * c))", "x % count",
+    when=_are_divided, count=_count,
+)  # fmt: skip
 SAME_BITS.rewrite(
     "jnp.mod(x, c)", "x % count", when=lambda x: isinstance(x, Variable) and np.dtype(x.dtype).kind in "iu",
     count=lambda c: c if isinstance(c, Variable) else _count(c),

@@ -115,15 +115,30 @@ class ElementEmission:
         return value if how is None else how.apply(builder, value)
 
     def _whole(self, total: ElementSum) -> Seen | None:
-        """Return a value of the graph whose elements are a sum."""
+        """Return a value of the graph whose elements are a sum, unless they are a function of one that lies nearer."""
+        seen = next(self._seen(total), None)
+        if seen is None or self._lies_as_wanted(seen):
+            return seen
+        ((atoms, factor),) = total.terms if len(total.terms) == 1 else ((frozenset(), 0),)
+        ((atom, power),) = atoms if len(atoms) == 1 else ((None, 0),)
+        if not isinstance(atom, AppliedOperator) or factor != 1 or power != 1:
+            return seen
+        operands = [self._whole(operand) for operand in atom.operands if operand.number is None]
+        return None if all(each is not None and self._lies_as_wanted(each) for each in operands) else seen
+
+    def _seen(self, total: ElementSum) -> Iterator[Seen]:
         for value, index in self.elements.known_as.get(total, ()):
             dims = dims_of(value) or ()
             cut = self._cut(index, dims)
             if cut is not None and not cut[1] and dims:
                 seen = look(value, cut[0])
                 if Arrangement.of(dims_of(seen.value) or (), seen.axes, self.groups, self.sizes) is not None:
-                    return seen
-        return None
+                    yield seen
+
+    def _lies_as_wanted(self, seen: Seen) -> bool:
+        dims = list(dims_of(seen.value) or ())
+        how = Arrangement.of(dims, seen.axes, self.groups, self.sizes)
+        return how is not None and how.moves == 0 and [*how.merged] == dims
 
     def _cut(self, index: Index, dims: Sequence[Dim]) -> tuple[list[Axis], dict[int, range]] | None:
         """Return the labels of the axes of a value, and which places along them are taken; None if it is not known."""
