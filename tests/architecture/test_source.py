@@ -130,7 +130,7 @@ MOST_ANY = {
     "blocks": 123,
     "cli": 21,
     "codegen": 110,
-    "export": 140,
+    "export": 141,
     "frameworks": 41,
     "graph": 15,
     "importer": 188,

@@ -112,7 +112,7 @@ def written_out(
     return results[0] if outputs == 1 else results
 
 
-def _numbers(values: Sequence[Value | None]) -> list[np.ndarray] | None:
+def _numbers(values: Sequence[Value | None]) -> list[Any] | None:
     arrays = [value.constant for value in values if value is not None and value.constant is not None]
     return arrays if len(arrays) == len(values) else None
 

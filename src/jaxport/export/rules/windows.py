@@ -248,12 +248,12 @@ def select_and_scatter_add(op, source, x, *, select_prim, **parameters):
     dtype = np.float64 if source.dtype == np.float64 else np.float32  # the runtime adds in no narrower float
     zeros = op.expand(op.const(0, dtype), (math.prod(shape),))
     updates = op.reshape(op.cast(source, dtype), index.shape)
-    if op.opset >= 16:
-        total = op.ScatterElements(zeros, index, updates, axis=0, reduction="add")
-    elif dims.all_static(shape):
+    if op.opset < 16 and not dims.all_static(shape):
+        op.refuse("needs ScatterElements with `reduction` for open sizes, which is new in opset 16")
+    if op.opset < 16:
         total = op.call(lambda zeros, index, updates: zeros.at[index].add(updates), zeros, index, updates)
     else:
-        op.refuse("needs ScatterElements with `reduction` for open sizes, which is new in opset 16")
+        total = op.ScatterElements(zeros, index, updates, axis=0, reduction="add")
     return op.cast(cropped(op, op.reshape(total, shape), window), source.dtype)
 
 
