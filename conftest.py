@@ -16,7 +16,7 @@ _FRAMEWORKS = ("haiku", "keras")
 # Modules that need a library that is not installed cannot be imported for their examples.
 _NEEDED = {
     **{f"src/jaxport/frameworks/{name}.py": name for name in _FRAMEWORKS},
-    "src/jaxport/pytorch.py": "torch",
+    "src/jaxport/pytorch": "torch",
     "tests/fuzzing/guided.py": "atheris",
 }
 

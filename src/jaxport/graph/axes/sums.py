@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -55,7 +56,14 @@ class AppliedOperator:
     operands: tuple[ElementSum, ...]
     node: ir.Node = field(compare=False)
 
-    @property
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # once: operands that are read twice are hashed twice at each step, and so are theirs
+        return hash((self.operator, self.attributes, self.operands))
+
+    @cached_property
     def is_open(self) -> bool:
         """Whether it is a function of an open element."""
         return any(operand.is_open for operand in self.operands)
@@ -74,6 +82,13 @@ class ElementSum:
     """
 
     terms: frozenset[tuple[frozenset[tuple[Atom, int]], float]] = frozenset()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.terms)
 
     @classmethod
     def of(cls, atom: Atom | float) -> ElementSum:
@@ -94,7 +109,7 @@ class ElementSum:
         ((atoms, factor), *others) = self.terms
         return None if atoms or others else factor
 
-    @property
+    @cached_property
     def is_open(self) -> bool:
         """Whether it is a function of an open element."""
         return any(atom.is_open for atoms, _ in self.terms for atom, _ in atoms)
