@@ -123,8 +123,9 @@ class ElementEmission:
         ((atom, power),) = atoms if len(atoms) == 1 else ((None, 0),)
         if not isinstance(atom, AppliedOperator) or factor != 1 or power != 1:
             return seen
-        operands = [self._whole(operand) for operand in atom.operands if operand.number is None]
-        return None if all(each is not None and self._lies_as_wanted(each) for each in operands) else seen
+        operands = [next(self._seen(operand), None) for operand in atom.operands if operand.number is None]
+        is_nearer = operands and all(each is not None and self._lies_as_wanted(each) for each in operands)
+        return None if is_nearer else seen
 
     def _seen(self, total: ElementSum) -> Iterator[Seen]:
         for value, index in self.elements.known_as.get(total, ()):
