@@ -65,7 +65,7 @@ def operator_lengths() -> dict[str, int]:
 
 
 def _is_ours(function: Callable[..., Any]) -> bool:
-    return hasattr(function, "__code__") and function.__module__.startswith("jaxport.")
+    return hasattr(function, "__code__") and str(function.__module__).startswith("jaxport.")
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ class Traced:
 
     def owning(self) -> Traced:
         """Return the call with weights that nobody writes to; of what the user may write to, copies."""
-        copies: IdentityMap[np.ndarray, np.ndarray] = IdentityMap()
+        copies: dict[str, np.ndarray] = {}
         values = [owned(weight.value, copies) for weight in self.weights]
         if all(value is weight.value for value, weight in zip(values, self.weights, strict=True)):
             return self

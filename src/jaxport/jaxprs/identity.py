@@ -88,13 +88,14 @@ class IdentitySet(MutableSet[K]):
         return f"IdentitySet({list(self._elements.values())!r})"
 
 
-def owned(value: Any, copies: IdentityMap[np.ndarray, np.ndarray] | None = None) -> Any:
+def owned(value: Any, copies: dict[str, np.ndarray] | None = None) -> Any:
     """Return an array whose elements stay what they are: a copy of a NumPy array that can be written to.
 
     An array of JAX, a buffer that nobody can write to, and what is mapped from a file stay where they are; no result
-    can be written to. Views of all elements of one array stay views of one copy, which `copies` remembers.
+    can be written to. Equal views of one array are one copy, and views of all its elements stay views of one, which
+    `copies` remembers for as long as the arrays live.
 
-    >>> weights, copies = np.ones((2, 3)), IdentityMap()
+    >>> weights, copies = np.ones((2, 3)), {}
     >>> kept, turned = owned(weights, copies), owned(weights.T, copies)
     >>> weights[:] = 0
     >>> kept.sum(), owned(kept) is kept, np.shares_memory(kept, turned)
@@ -102,17 +103,20 @@ def owned(value: Any, copies: IdentityMap[np.ndarray, np.ndarray] | None = None)
     """
     if not is_lent(value):
         return value
-    *_, whole = (base for base in _bases(value) if isinstance(base, np.ndarray))
     if _is_mapped(value):
         kept = value.view()
-    elif copies is None or whole.nbytes != value.nbytes or whole.dtype.hasobject or not whole.flags.c_contiguous:
+    elif copies is None or value.dtype.hasobject:
         kept = np.array(value)
     else:
-        if whole not in copies:
-            copies[whole] = np.array(whole)
-            copies[whole].flags.writeable = False
+        *_, whole = (base for base in _bases(value) if isinstance(base, np.ndarray))
+        if whole.nbytes != value.nbytes or not whole.flags.c_contiguous:
+            whole = value
         begins = value.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
-        kept = np.ndarray(value.shape, value.dtype, copies[whole], begins, value.strides)
+        place = str(whole.__array_interface__)
+        if place not in copies:
+            copies[place] = np.array(whole)
+        copy = copies[place]
+        kept = np.ndarray(value.shape, value.dtype, copy, begins, copy.strides if whole is value else value.strides)
     kept.flags.writeable = False
     return kept
 

@@ -304,7 +304,8 @@ class IndexedElements:
         first = array.flat[0]
         if bool((array == first).all()):
             return ElementSum.of(float(first))
-        if array.size == array.shape[axis := int(np.argmax(array.shape))] and made[axis] == self.label(self.torn):
+        axis = int(np.argmax(array.shape)) if array.shape else None  # a lone NaN has no axis, and is unlike itself
+        if axis is not None and array.size == array.shape[axis] and made[axis] == self.label(self.torn):
             flat = array.ravel()
             if array.dtype.kind == "b" or set(np.abs(flat).tolist()) <= {0, 1}:
                 self._tear_unlike(flat)
