@@ -15,7 +15,7 @@ def _by_version(rows: Mapping[str, tuple[str, str]]) -> Table:
 
 
 _CPU, _REGISTERED, _WEB = (
-    json.loads(files(__package__).joinpath(f"{name}_kernels.json").read_text("utf-8"))
+    json.loads(files("jaxport.onnx_facts").joinpath(f"{name}_kernels.json").read_text("utf-8"))
     for name in ("cpu", "registered", "web")
 )
 
