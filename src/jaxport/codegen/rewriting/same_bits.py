@@ -251,9 +251,10 @@ def _is_in_limits(least: object, most: object, bound: object, x: object, out: Va
 
 
 SAME_BITS.rewrite("jnp.clip(without_nan(x), low, high).astype(kind)", "x.astype(kind)", when=_is_saturating)
-SAME_BITS.rewrite("jnp.where((y := jnp.maximum(without_nan(x), least)) >= bound, most, y.astype(kind))",
-    "x.astype(kind)",
-                  when=_is_in_limits)  # fmt: skip
+SAME_BITS.rewrite(
+    "jnp.where((y := jnp.maximum(without_nan(x), least)) >= bound, most, y.astype(kind))", "x.astype(kind)",
+    when=_is_in_limits,
+)  # fmt: skip
 
 for _extreme in ("jnp.max", "jnp.min"):  # ONNX Runtime's may ignore NaN, JAX's does not
     SAME_BITS.rewrite(
