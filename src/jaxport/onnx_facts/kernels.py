@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
 Table = Mapping[tuple[str, int], tuple[str, str]]
 """By operator and version: its type parameters, and the dtypes that kernels take."""
 
 
-def _by_version(rows: Mapping[str, tuple[str, str]]) -> Table:
-    return {(name, int(since)): row for key, row in rows.items() for name, since in [key.split()]}
+def _by_version(rows: Mapping[str, Sequence[str]]) -> Table:
+    keys = ((key.split(), row) for key, row in rows.items())
+    return {(name, int(since)): (kinds, dtypes) for (name, since), (kinds, dtypes) in keys}
 
 
 _CPU, _REGISTERED, _WEB = (
@@ -20,7 +21,7 @@ _CPU, _REGISTERED, _WEB = (
 )
 
 #: The releases of ONNX Runtime that were asked, the oldest first, and the newest opset that each loads.
-RELEASES: Mapping[str, int] = _CPU["releases"]
+RELEASES: dict[str, int] = _CPU["releases"]
 #: By operator that was asked, the dtypes without a kernel for the CPU; `dtype<release` has one since that release.
 MISSING: Mapping[str, str] = _CPU["missing"]
 #: By operator, the versions without any kernel in a release that loads their opset; `version<release` as above.
