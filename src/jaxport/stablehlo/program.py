@@ -100,6 +100,14 @@ def _loaded(artifact: object) -> object:
         return artifact
     if isinstance(artifact, str | os.PathLike):
         path = Path(artifact)
+        if path.name == "saved_model.pb" or (path / "saved_model.pb").is_file():
+            raise InvalidArgument(
+                "a SavedModel of TensorFlow is not read, and its weights are in files of their own",
+                where=f"`{path}`",
+                why="an artifact is in it only as the attribute `module` of a node `XlaCallModule`",
+                instead="write what `jax.export.export(…)(…).serialize()` returns beside it, or take the attribute out "
+                "with TensorFlow: `node.attr['module'].s` of a node in `graph.library.function`",
+            )
         if not path.is_file():
             raise InvalidArgument("there is no such file", where=f"`{path}`", instead="give the path of an artifact")
         artifact = path.read_bytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 # Values are arrays of JAX, of NumPy, or tuples, as an operation has them: only the module tells which.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false
 # pyright: reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -32,7 +33,16 @@ def _unset(a, kinds):
     return [jnp.zeros((*a.shape[:-2], *kind.shape[a.ndim - 2 :]), kind.dtype) for kind in kinds]
 
 
-@define("sdy.sharding_constraint", "sdy.reshard", "sdy.propagation_barrier")
+@define("sdy.sharding_constraint", "sdy.reshard")
+def sharding_constraint(x, *, sharding, **_):
+    """Constrain how an array is spread, if a mesh is set that has the axes."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.size < 2 or not {name for names in sharding for name in names} <= {*mesh.auto_axes}:
+        return x
+    return lax.with_sharding_constraint(x, jax.sharding.PartitionSpec(*sharding))
+
+
+@define("sdy.propagation_barrier")
 @define(
     "@Sharding", "@SPMDFullToShardShape", "@SPMDShardToFullShape", "@annotate_device_placement", "@LayoutConstraint"
 )
