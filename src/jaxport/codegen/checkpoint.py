@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.codegen.python.texts import copied
+from jaxport.codegen.python.texts import Copied
 from jaxport.codegen.structure.modules.scopes import nodes_of
 from jaxport.codegen.tree import Weight
 from jaxport.importer.interface import ImportedProgram
@@ -211,6 +211,6 @@ def digest(array: np.ndarray) -> str:
     """What tells numbers from others, whatever their type."""
     return hashlib.sha256((array.astype(complex) + 0).tobytes()).hexdigest()[:32]
 '''
-_LOADING = copied("jaxport.codegen", "load_pytorch.txt").removesuffix("\n")
+_LOADING = Copied("jaxport.codegen").text("load_pytorch.txt").removesuffix("\n")
 NAMES = frozenset(re.findall(r"^(?:def )?(\w+)(?=[:(])", _LOADING + _DIGEST, re.MULTILINE)) | {*_OTHERS}
 """The names that the source of `load_pytorch` defines."""
