@@ -134,7 +134,6 @@ class _Reading:
             attributes["sym_name"],
             body,
             attributes.get("arg_attrs", nothing * len(body.arguments)),
-            attributes.get("res_attrs", nothing * len(body.returned)),
         )
 
     def body(self, region: ir.Region, depth: int) -> HloBody:

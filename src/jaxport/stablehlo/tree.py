@@ -99,13 +99,12 @@ class HloFunction:
     Attributes:
       name: its symbol.
       body: its block.
-      argument_attributes, result_attributes: what is said of each argument and result, by name.
+      argument_attributes: what is said of each argument, by name.
     """
 
     name: str
     body: HloBody
     argument_attributes: Sequence[Attributes]
-    result_attributes: Sequence[Attributes]
 
 
 @dataclass(eq=False)
