@@ -205,50 +205,6 @@ def part_of_expanded(step: Step, rewriting: StepRewriting) -> object:
     return added.args[0] if rest is None else in_place(step, "", added.args[0], rest, form="index")
 
 
-@AS_WRITTEN.on("helper.scatter_nd")
-def written_rows(step: Step, rewriting: StepRewriting) -> Step | None:
-    """Rows that are written one range after the other are joined: `x.at[:2].set(a).at[2:].set(b)` is `concatenate((a, b))`.
-
-    A range alone is written as such: `x.at[:2].set(a)`.
-    """
-    rows, whole = step.outputs.shape[0], step
-    parts: list[tuple[int, int, Variable]] = []
-    while (found := _written(whole)) is not None:
-        parts.append(found)
-        before = rewriting.producers.step(whole.args[0], "helper.scatter_nd", "at.set")
-        if before is None:
-            break
-        whole = before
-    parts.sort(key=lambda part: part[0])
-    ends = [0, *(end for _, end, _ in parts)]
-    is_whole = parts and ends[-1] == rows and [begin for begin, _, _ in parts] == ends[:-1]
-    if is_whole and len(parts) > 1:
-        return in_place(step, "jnp.concatenate", [part for _, _, part in parts], axis=0)
-    own = _written(step)
-    if own is None:
-        return None
-    begin, end, part = own
-    index = slice(begin or None, None if end == rows else end)
-    return in_place(step, "at.set", step.args[0], index, part, form="method")
-
-
-def _written(step: Step) -> tuple[int, int, Variable] | None:
-    """Return the first row that a step writes, the one behind the last, and what it writes; None if they are not in order."""
-    x, at, part, *update = step.args
-    count, *rest = step.outputs.shape
-    begin, end = 0, 0
-    if step.name == "at.set" and isinstance(at, slice) and isinstance(count, int) and at.step is None:
-        begin, end, _ = at.indices(count)
-    elif isinstance(at, HostValue) and not at.symbolic and at.shape == (at.size, 1) and update == ["set"] and at.size:
-        begin, end = int(at.data[0, 0]), int(at.data[-1, 0]) + 1
-        if not np.array_equal(at.data.ravel(), np.arange(begin, end)):
-            return None
-    is_inside = isinstance(count, int) and 0 <= begin < end <= count
-    if not is_inside or not isinstance(x, Variable) or not isinstance(part, Variable):
-        return None
-    return (begin, end, part) if part.shape == (end - begin, *rest) and part.dtype == x.dtype else None
-
-
 def _times(x: Variable, axis: int, size: Any, scale: tuple[object, ...], options: dict[str, object]) -> int | None:
     """Return how often each element is taken by a Resize, if all are as often."""
     times = size // x.shape[axis]
