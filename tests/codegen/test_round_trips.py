@@ -43,7 +43,6 @@ NORMALIZED = {"cross_attention"}
 """Models with an attention of normalized queries and keys, whose projections have one axis for all heads then."""
 
 GROWN = {
-    "a routing is written in operators": {"moe"},
     "an attention whose positions are images has its axes moved": {("unet", "linen")},
     "the mask of an attention is written in operators": {("bert_base", "linen"), ("cross_attention", "equinox")},
     "a mask is made for each layer": {("bert_base", "equinox"), ("gpt2", "equinox")},

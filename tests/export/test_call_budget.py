@@ -5,6 +5,8 @@ A budget that is passed is growth that somebody should see: find what is asked m
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from collections.abc import Callable, Set
 from pathlib import Path
@@ -80,18 +82,23 @@ def calls(function: Callable[[], object]) -> int:
 
 
 CASES = {
-    "a Linear and an exact GELU": (Gelu, ("B", 8), 10_000),
+    "a Linear and an exact GELU": (Gelu, ("B", 8), 8_000),
     "4 layers of NNX": (lambda: layers(4), ("B", 16, 16), 175_000),
     "4 plain layers, open lengths": (lambda: masked(4), ("B", "T", 16), 93_000),
 }
 
 
+@pytest.fixture(scope="module")
+def found() -> dict[str, int]:
+    """The calls of each case, in a process of its own: a window asks for the methods of all classes of a process."""
+    run = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True, check=True)
+    return json.loads(run.stdout)
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_an_export_keeps_to_its_budget_of_calls(name: str) -> None:
-    make, shape, budget = CASES[name]
-    jaxport.to_onnx(make(), [shape])  # patterns are made once in a process
-    found = calls(lambda: jaxport.to_onnx(make(), [shape]))
-    assert budget / 2 < found < budget
+def test_an_export_keeps_to_its_budget_of_calls(name: str, found: dict[str, int]) -> None:
+    _, _, budget = CASES[name]
+    assert budget / 2 < found[name] < budget
 
 
 def convolution(x: jax.Array) -> jax.Array:
@@ -133,3 +140,15 @@ def test_a_pass_has_nothing_to_do_where_it_does_not_begin(name: str, monkeypatch
     function, shape = GRAPHS[name]
     jaxport.to_onnx(function, [shape]).verify()
     assert 5 < len(begun) < len(passes.DEFAULT)
+
+
+def main() -> None:
+    counts = {}
+    for name, (make, shape, _) in CASES.items():
+        jaxport.to_onnx(make(), [shape])  # patterns are made once in a process
+        counts[name] = calls(lambda make=make, shape=shape: jaxport.to_onnx(make(), [shape]))
+    sys.stdout.write(json.dumps(counts))
+
+
+if __name__ == "__main__":
+    main()

@@ -133,5 +133,5 @@ def test_a_missing_runtime_is_told(monkeypatch):
     exported = jaxport.to_onnx(jnp.tanh, [(3,)])
     with pytest.raises(jaxport.NotInstalled, match="ONNX Runtime is not installed") as caught:
         exported.verify()
-    assert "`pip install \"jaxport[runtime]\"`" in caught.value.instead
+    assert '`pip install "jaxport[runtime]"`' in caught.value.instead
     assert isinstance(caught.value, ImportError)

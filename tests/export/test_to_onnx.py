@@ -115,7 +115,7 @@ def test_names_may_be_given():
         ({"input_names": ["a"]}, "1 names were given for 2 leaves"),
         ({"input_names": ["a", "a"]}, "the name `a` is used twice"),
         ({"output_names": ["a", "b", "c"]}, "3 names were given for 2 leaves"),
-        ({"opset": 16}, "opset 16 is out of range"),
+        ({"opset": 12}, "opset 12 is out of range"),
         ({"opset": 99}, "opset 99 is out of range"),
         ({"opset": "new"}, "opset 'new' is out of range"),
         ({"state": "keep"}, "state='keep' is unknown"),

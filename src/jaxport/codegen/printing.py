@@ -15,7 +15,7 @@ from jaxport.codegen.burn.source import CrateSource, crate_source
 from jaxport.codegen.equinox import EQUINOX
 from jaxport.codegen.flax import NNX
 from jaxport.codegen.modules import ModuleSource, to_modules
-from jaxport.codegen.recorded.fused import record_fused
+from jaxport.codegen.recorded.fused import record_functions, record_fused
 from jaxport.codegen.recorded.simplified import simplified
 from jaxport.codegen.source import Source, to_source
 from jaxport.codegen.writing.literals import comment
@@ -23,7 +23,6 @@ from jaxport.errors import InvalidArgument, NeedsWideTypes
 from jaxport.importer.interface import ImportedProgram, in_model_order, with_states
 from jaxport.importer.names import Framework
 from jaxport.importer.traced.read_sizes import elements_for
-from jaxport.importer.traced.recorded_program import record
 from jaxport.phases import phase
 
 AnySource = Source | ModuleSource | CrateSource
@@ -93,7 +92,7 @@ def _printed(
             program = in_model_order(program) if framework == "burn" else program
             program = with_states(program, has_left_out=dialect is not None)
             if framework == "jax":
-                recorded = record(program, inputs)
+                recorded = record_functions(program, inputs)
             else:
                 is_rust = framework == "burn"
                 recorded = record_fused(

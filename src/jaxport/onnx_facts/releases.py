@@ -12,9 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxport.onnx_facts import CONTROL_FLOW, RESHAPING, schema
-from jaxport.onnx_facts.kernels import MISSING, RELEASES
-from jaxport.onnx_facts.registrations import REGISTERED
-from jaxport.onnx_facts.web_kernels import WEB_KERNELS, WEBGPU_KERNELS
+from jaxport.onnx_facts.kernels import MISSING, REGISTERED, RELEASES, WEB_KERNELS, WEBGPU_KERNELS, Table
 
 #: Dtypes with a kernel whose values are not those of the operator (Sign of NaN in half precision is 1), and dtypes
 #: newer than the opset of the table of kernels.
@@ -137,9 +135,6 @@ def _missing_on_web(op_type: str, table: Table) -> Iterator[str]:
             place = parameters.index(schema.type_parameter(facts))
             yield from (name for name in _ASKED if not any(name in kernel[place] for kernel in kernels))
 
-
-Table = Mapping[tuple[str, int], tuple[str, str]]
-"""By operator and version: its type parameters, and the dtypes that kernels take."""
 
 Kernel = tuple[frozenset[str], ...]
 """The names of the dtypes that a kernel takes, by type parameter."""

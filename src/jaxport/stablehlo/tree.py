@@ -99,13 +99,12 @@ class HloFunction:
     Attributes:
       name: its symbol.
       body: its block.
-      argument_attributes, result_attributes: what is said of each argument and result, by name.
+      argument_attributes: what is said of each argument, by name.
     """
 
     name: str
     body: HloBody
     argument_attributes: Sequence[Attributes]
-    result_attributes: Sequence[Attributes]
 
 
 @dataclass(eq=False)
@@ -133,6 +132,12 @@ class HloModule:
         found = {value: kind for body in bodies for value, kind in zip(body.arguments, body.types, strict=True)}
         found.update((v, kind) for o in self.operations() for v, kind in zip(o.results, o.types, strict=True))
         return found
+
+    @cached_property
+    def asserted(self) -> frozenset[HloOperation | None]:
+        """The operations whose results the module asserts."""
+        calls = [o for o in self.operations() if o.attributes.get("call_target_name") == "shape_assertion"]
+        return frozenset(self.makers.get(call.operands[0]) for call in calls)
 
     @property
     def is_dynamic(self) -> bool:

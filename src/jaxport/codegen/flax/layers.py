@@ -5,62 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from jaxport.codegen.flax.quantized import QUANTIZED, QUANTIZED_DEFINITIONS
+from jaxport.codegen.python.texts import copied_classes
+from jaxport.codegen.quantized import quantized
 from jaxport.codegen.tree import Layer, Option
 from jaxport.codegen.writing.dialect import Constructor, Field, constant, for_all_axes, keywords, sized
 from jaxport.codegen.writing.literals import call, name
 
-DEFINITIONS = QUANTIZED_DEFINITIONS | {
-    "Sequential": '''class Sequential(nnx.List):
-    """Modules and functions, one after the other."""
-
-    def __call__(self, x: Array) -> Array:
-        for layer in self:
-            x = layer(x)
-        return x
-''',
-    "GroupedLinear": '''class GroupedLinear(nnx.Module):
-    """A linear layer for each group, such as an expert: of all groups, or of the one group of each row."""
-
-    def __init__(
-        self, num_groups: int, in_features: int, out_features: int, *, use_bias=True, param_dtype=jnp.float32, rngs: nnx.Rngs
-    ):
-        initialize = nnx.initializers.lecun_normal(batch_axis=0)
-        self.kernel = nnx.Param(initialize(rngs.params(), (num_groups, in_features, out_features), param_dtype))
-        self.bias = nnx.Param(jnp.zeros((num_groups, out_features), param_dtype)) if use_bias else None
-
-    def __call__(self, x: Array, groups: Array | None = None) -> Array:
-        if groups is None:
-            y = x @ self.kernel[...]
-            return y if self.bias is None else y + jnp.expand_dims(self.bias[...], 1)
-        y = jnp.einsum("...i,...io->...o", x, jnp.take(self.kernel[...], groups, axis=0))
-        return y if self.bias is None else y + jnp.take(self.bias[...], groups, axis=0)
-''',
-    "LSTMCell": '''class LSTMCell(nnx.OptimizedLSTMCell):
-    """`nnx.OptimizedLSTMCell` with biases for both products, as PyTorch's has, or for none."""
-
-    def __init__(self, in_features: int, hidden_features: int, *, use_bias: bool = True, rngs: nnx.Rngs):
-        super().__init__(in_features, hidden_features, rngs=rngs)
-        self.dense_i = nnx.Linear(in_features, 4 * hidden_features, use_bias=use_bias, rngs=rngs)
-        self.dense_h = nnx.Linear(hidden_features, 4 * hidden_features, use_bias=use_bias, rngs=rngs)
-''',
-    "GRUCell": '''class GRUCell(nnx.GRUCell):
-    """`nnx.GRUCell` with biases for both products, as PyTorch's has, or for none."""
-
-    def __init__(self, in_features: int, hidden_features: int, *, use_bias: bool = True, rngs: nnx.Rngs):
-        super().__init__(in_features, hidden_features, rngs=rngs)
-        self.dense_i = nnx.Linear(in_features, 3 * hidden_features, use_bias=use_bias, rngs=rngs)
-        self.dense_h = nnx.Linear(hidden_features, 3 * hidden_features, use_bias=use_bias, rngs=rngs)
-''',
-    "RNNCell": '''class RNNCell(nnx.SimpleCell):
-    """`nnx.SimpleCell` with biases for both products, as PyTorch's has, or for none."""
-
-    def __init__(self, in_features: int, hidden_features: int, *, use_bias: bool = True, rngs: nnx.Rngs):
-        super().__init__(in_features, hidden_features, rngs=rngs)
-        self.dense_i = nnx.Linear(in_features, hidden_features, use_bias=use_bias, rngs=rngs)
-        self.dense_h = nnx.Linear(hidden_features, hidden_features, use_bias=use_bias, rngs=rngs)
-''',
-}
+DEFINITIONS = copied_classes("jaxport.codegen.flax")
 """The source of the layers that Flax does not have, by the name of the class."""
 
 DEFAULTS = {"strides": 1, "kernel_dilation": 1, "feature_group_count": 1, "use_bias": True}
@@ -197,4 +148,4 @@ LAYERS = {
         "MultiHeadAttention": _attention,
         "Dropout": _dropout,
     }.items()
-} | {kind: Constructor(build, _fields) for kind, build in QUANTIZED.items()}
+} | {kind: Constructor(build, _fields) for kind, build in quantized({}, "rngs").items()}

@@ -157,6 +157,12 @@ class CallOfFunction(Fusion):
         del inside
 
 
+def possible(model: ir.Model) -> list[JaxFunction]:
+    """Return the functions of whose patterns a model has some operators."""
+    present = {node.op_type for node in nodes_of(model)}
+    return [function for function in FUNCTIONS if present.issuperset(function.needs)]
+
+
 def functions(model: ir.Model, opset: int, primitives: Collection[str] | None = None) -> str:
     """Replace what an export spells out by an operator of jaxport's own domain.
 
@@ -165,8 +171,7 @@ def functions(model: ir.Model, opset: int, primitives: Collection[str] | None = 
       opset: that of the file.
       primitives: those that functions may consist of; any if None.
     """
-    present = {node.op_type for node in nodes_of(model)}
-    wanted = [function for function in FUNCTIONS if present.issuperset(function.needs)]
+    wanted = possible(model)
     if primitives is not None:
         wanted = [function for function in wanted if function.primitives.issubset(primitives)]
 

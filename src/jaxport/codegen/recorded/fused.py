@@ -21,7 +21,7 @@ import onnx_ir as ir
 from jaxport.codegen.recorded.caches import cached_attention
 from jaxport.codegen.recorded.conjunctions import conjunctions
 from jaxport.codegen.recorded.extremes import of_values_once
-from jaxport.codegen.recorded.functions import functions
+from jaxport.codegen.recorded.functions import functions, possible
 from jaxport.codegen.recorded.fusions import DOMAIN, attention, gated, gelu
 from jaxport.codegen.recorded.integers import integer_products
 from jaxport.codegen.recorded.lines import convolved_lines
@@ -41,7 +41,7 @@ from jaxport.importer.interface import ImportedProgram, rebuilt
 from jaxport.importer.resolving.graph import BodyFunction, BoundNode
 from jaxport.importer.running.evaluate import observing
 from jaxport.importer.traced.counted_sizes import counts_anew
-from jaxport.importer.traced.recorded_program import RecordedProgram, arguments, completed, record_once
+from jaxport.importer.traced.recorded_program import RecordedProgram, arguments, completed, record, record_once
 from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import HostValue
 
@@ -60,6 +60,8 @@ FUSIONS = (
     convolved_lines,
     integer_products,
 )
+Round = tuple[Sequence[Callable[[ir.Model], object]], Callable[[ir.DataType | None, np.dtype], bool]]
+"""Fusions, and whether they may see values that the file declares to be of a dtype."""
 FIRST = (limits_as_operands,)
 """Other forms of operators, in which the fusions know them."""
 IN_ANY_PRECISION = (gated, rotary)
@@ -102,11 +104,41 @@ def record_fused(
     """
     program = of_values_once(program)
 
+    def rounds(sizes: Mapping[ir.Value, np.ndarray]) -> Sequence[Round]:
+        folding = partial(positions, sizes=sizes, strict=strict)
+        return (
+            ((partial(functions, opset=_opset(program), primitives=primitives),), _is_declared),
+            ((folding, *FIRST, partial(cached_attention, has_helpers=has_helpers)), _is_declared),
+            ((*FUSIONS, folding, conjunctions, partial(attention, strict=strict, has_helpers=has_helpers)), _is_exact),
+            ((*IN_ANY_PRECISION, *(() if strict else ROUNDING_LESS)), _is_declared),
+        )
+
     def attempt(inputs: dict[str, object]) -> RecordedProgram:
-        fused = _fused(program, _seen(program, inputs), strict=strict, has_helpers=has_helpers, primitives=primitives)
+        fused = _fused(program, _seen(program, inputs), rounds)
         return replace(record_once(fused, inputs), is_finite=_guards(fused.model) < _guards(program.model))
 
     return completed(program, inputs, attempt, reads_sizes)
+
+
+def record_functions(program: ImportedProgram, inputs: Mapping[str, object] | None = None) -> RecordedProgram:
+    """Record a program as its file has it, but for functions of JAX that an export has spelled out.
+
+    >>> from jaxport.export.api import to_onnx
+    >>> from jaxport.importer.program import from_onnx
+    >>> program = from_onnx(to_onnx(lambda x: x % 3, [jax.ShapeDtypeStruct((2,), np.int32)]).model)
+    >>> [step.name for step in record_functions(program).steps]
+    ['%']
+    """
+    rounds: list[Round] = [((partial(functions, opset=_opset(program)),), _is_declared)]
+
+    def attempt(inputs: dict[str, object]) -> RecordedProgram:
+        return record_once(_fused(program, _seen(program, inputs), lambda _: rounds), inputs)
+
+    return completed(program, inputs, attempt) if possible(program.model) else record(program, inputs)
+
+
+def _opset(program: ImportedProgram) -> int:
+    return program.model.opset_imports.get("", 0)
 
 
 def _guards(model: ir.Model) -> int:
@@ -180,10 +212,7 @@ def _is_of_sizes(results: Sequence[object]) -> bool:
 def _fused(
     program: ImportedProgram,
     seen: Mapping[ir.Value, Sequence[Any]],
-    *,
-    strict: bool = False,
-    has_helpers: bool = False,
-    primitives: Collection[str] | None = None,
+    rounds: Callable[[Mapping[ir.Value, np.ndarray]], Sequence[Round]],
 ) -> ImportedProgram:
     """Return the program with operators instead of what spells them out; the program itself if nothing does."""
     model = program.model.clone()
@@ -203,14 +232,7 @@ def _fused(
     known = {copies[value]: results for value, results in seen.items() if value in copies}
     declared = [(value.name, value.shape) for value in model.graph.outputs]
     sizes = {value: results[0].data for value, results in known.items() if _is_of_sizes(results)}
-    folding = partial(positions, sizes=sizes, strict=strict)
-    rounds = (
-        ((partial(functions, opset=program.model.opset_imports.get("", 0), primitives=primitives),), _is_declared),
-        ((folding, *FIRST, partial(cached_attention, has_helpers=has_helpers)), _is_declared),
-        ((*FUSIONS, folding, conjunctions, partial(attention, strict=strict, has_helpers=has_helpers)), _is_exact),
-        ((*IN_ANY_PRECISION, *(() if strict else ROUNDING_LESS)), _is_declared),
-    )
-    for fusions, is_admitted in rounds:
+    for fusions, is_admitted in rounds(sizes):
         with _annotated(known, [*copies.values()], parameters, is_admitted):
             for fusion in fusions:
                 fusion(model)

@@ -7,8 +7,7 @@ zero from the other; `x - 0.0` and `x * 1.0` always do.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -32,12 +31,6 @@ from jaxport.importer.values.host import Dim, HostValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
 
 SAME_BITS = RuleTable()
-
-LARGEST_TERM = 1 << 20
-"""Integers up to this are added ahead."""
-
-LONGEST_FRACTION = 32
-"""A factor of one part in more than these is written as a division."""
 
 BLIND_TO_ZEROS = frozenset(
     """== != < <= > >= jnp.abs jnp.exp jnp.cos jnp.square nn.sigmoid nn.softmax nn.log_softmax nn.softplus
@@ -102,31 +95,11 @@ for _none in ("None", "inf"):
     SAME_BITS.rewrite(f"jnp.clip(x, low, {_none})", "jnp.maximum(x, low)",
                       when=lambda x, low, out: is_like(x, out) and low is not None and not _is_large(low))  # fmt: skip
 SAME_BITS.rewrite("jnp.clip(x, None, None)", "x")
-for _same in ("jnp.minimum(x, x)", "jnp.maximum(x, x)", "-(-x)", "jnp.bitwise_not(jnp.bitwise_not(x))",
-    "jnp.negative(jnp.negative(x))", "jnp.where(_, x, x)",
-              "jnp.broadcast_to(x, _)", "jnp.concatenate([x], **_)", "jnp.repeat(x, 1, **_)"):  # fmt: skip
+for _same in (
+    "jnp.bitwise_not(jnp.bitwise_not(x))", "jnp.where(_, x, x)", "jnp.broadcast_to(x, _)", "jnp.concatenate([x], **_)",
+):  # fmt: skip
     SAME_BITS.rewrite(_same, "x")
-SAME_BITS.rewrite("jnp.broadcast_to(jnp.broadcast_to(x, _), shape)", "jnp.broadcast_to(x, shape)")
 
-
-def _sum_of(first: int, second: int) -> Callable[[object, object, Variable], HostValue | None]:
-    """Return what adds two small integers with signs, if the sum is not negative and the result holds integers."""
-
-    def total(a: object, b: object, out: Variable) -> HostValue | None:
-        numbers = number(a), number(b)
-        if np.dtype(out.dtype).kind != "i" or any(value is None or abs(value) > LARGEST_TERM for value in numbers):
-            return None
-        found = sum(
-            sign * int(value) for sign, value in zip((first, second), numbers, strict=True) if value is not None
-        )
-        return HostValue(np.asarray(found, out.dtype)) if found >= 0 else None
-
-    return total
-
-
-for (_one, _first), (_other, _second) in itertools.product([("+", 1), ("-", -1)], repeat=2):
-    SAME_BITS.rewrite(f"x {_one} a {_other} b", "x + total", when=is_like, total=_sum_of(_first, _second))
-    SAME_BITS.rewrite(f"x {_one} a {_other} b", "x - total", when=is_like, total=_sum_of(-_first, -_second))
 
 # Truth values
 
@@ -172,21 +145,6 @@ def broadcast(step: Step, rewriting: StepRewriting) -> Step | None:
     return None
 
 
-def _whole_divisor(factor: object, out: Variable) -> HostValue | None:
-    """Return the power of two by which a division is the product with a factor: both are the exact quotient, rounded
-    once.
-    """
-    value = number(factor)
-    if value is None or out.dtype != np.float32 or _is_large(factor):
-        return None
-    mantissa, exponent = np.frexp(value)
-    is_whole = mantissa == 0.5 and -24 < exponent <= 0 and 1 / value >= LONGEST_FRACTION
-    return HostValue(np.asarray(1 / value, out.dtype)) if is_whole else None
-
-
-SAME_BITS.rewrite("x * factor", "x / whole", when=lambda x: isinstance(x, Variable), whole=_whole_divisor)
-
-
 # Functions with a threshold behind which they are their operand, as PyTorch writes them
 
 
@@ -198,28 +156,13 @@ SAME_BITS.rewrite("jnp.where(x > threshold, x, nn.softplus(x))", "nn.softplus(x)
                   and (number(threshold) or 0) >= LARGEST_LOGISTIC)  # fmt: skip
 
 
-SAME_BITS.rewrite("jnp.where(x < 0, jnp.ceil(x), jnp.floor(x))", "jnp.trunc(x)", when=is_like)
-SAME_BITS.rewrite(
-    "jnp.where(y == -inf, low, (y := jnp.where(z == inf, high, (z := jnp.where(jnp.isnan(x), 0, x)))))",
-    "jnp.nan_to_num(x)",
-    when=lambda x, low, high, out: is_like(x, out) and out.dtype == np.float32 and _are_greatest(low, high),
+# Quotients and remainders
+
+SAME_BITS.rewrite(  # not of other integers, where `x // 0` is 0 for NumPy's arrays
+    "jnp.floor_divide(x, y)",
+    "x // y",
+    when=lambda x, y, out: is_like(x, out) and (out.dtype.kind == "f" or bool(number(y))),
 )
-
-
-def _are_greatest(low: object, high: object) -> bool:
-    most = float(np.finfo(np.float32).max)
-    return is_number(low, -most) and is_number(high, most)
-
-
-# Integer division and remainders, which exports spell out by C's: `c` is positive. Functions that are printed from a
-# file as it is have no nodes of JAX's functions
-
-
-@view
-def spread(value: object, producers: Producers) -> object:
-    """Return a value before it was broadcast together with others."""
-    made = producers.parts.get(value) if isinstance(value, Variable) else None
-    return value if made is None or made[0].name != "jnp.broadcast_arrays" else made[0].args[made[1]]
 
 
 def _count(c: object) -> int | Dim | None:
@@ -230,19 +173,6 @@ def _count(c: object) -> int | Dim | None:
     return None if found is None or found < 1 else int(found)
 
 
-def _are_divided(x: object, out: Variable) -> bool:
-    return is_like(x, out) and np.dtype(out.dtype).kind == "i"
-
-
-for _spelled in (
-    "jnp.where((jnp.sign(x) != 1) & (x - q * c != 0), q - 1, (q := lax.div(spread(x), spread(c))))",
-    "jnp.where(x < q * c, q - 1, (q := lax.div(spread(x), spread(c))))",
-):
-    SAME_BITS.rewrite(_spelled, "x // count", when=_are_divided, count=_count)
-SAME_BITS.rewrite(
-    "jnp.where((r < 0) & (r != 0), r + c, (r := x - lax.div(spread(x), spread(c)) * c))", "x % count",
-    when=_are_divided, count=_count,
-)  # fmt: skip
 SAME_BITS.rewrite(
     "jnp.mod(x, c)", "x % count", when=lambda x: isinstance(x, Variable) and np.dtype(x.dtype).kind in "iu",
     count=lambda c: c if isinstance(c, Variable) else _count(c),
@@ -321,9 +251,10 @@ def _is_in_limits(least: object, most: object, bound: object, x: object, out: Va
 
 
 SAME_BITS.rewrite("jnp.clip(without_nan(x), low, high).astype(kind)", "x.astype(kind)", when=_is_saturating)
-SAME_BITS.rewrite("jnp.where((y := without_nan(x)) >= bound, most, jnp.maximum(y, least).astype(kind))",
-    "x.astype(kind)",
-                  when=_is_in_limits)  # fmt: skip
+SAME_BITS.rewrite(
+    "jnp.where((y := jnp.maximum(without_nan(x), least)) >= bound, most, y.astype(kind))", "x.astype(kind)",
+    when=_is_in_limits,
+)  # fmt: skip
 
 for _extreme in ("jnp.max", "jnp.min"):  # ONNX Runtime's may ignore NaN, JAX's does not
     SAME_BITS.rewrite(

@@ -17,8 +17,8 @@ from jaxport.export.passes.openvino import shifts, spectra, untied, whole_blocks
 from jaxport.export.passes.tied import tied
 from jaxport.export.passes.webgpu import padded_channels, resized_last, without_or, wrong
 from jaxport.graph.editing import dims_of, graphs, operator_name
-from jaxport.onnx_facts import EDGE_OPERATORS, releases, schema, web_kernels
-from jaxport.onnx_facts.kernels import RELEASES
+from jaxport.onnx_facts import EDGE_OPERATORS, releases, schema
+from jaxport.onnx_facts.kernels import RELEASES, WEB_RELEASE
 
 TargetName = Literal["onnx", "portable", "web", "webgpu", "openvino", "onnxruntime", "genai", "edge"]
 """The names of `TARGETS`."""
@@ -256,7 +256,7 @@ def refusals(model: ir.Model, target: Target) -> list[Refusal]:
         refused = requirements.dtypes_of([value]) & target.without_dtypes
         problems += [Refusal(value.name or "", "", f"the target has no {dtype}") for dtype in sorted(refused)]
     for node, kinds in requirements.off_gpu(model) if target.gpu else ():
-        name = f"WebGPU of onnxruntime-web {web_kernels.RELEASE}"
+        name = f"WebGPU of onnxruntime-web {WEB_RELEASE}"
         why = f"{name} has no {node.op_type} of {kinds}, which the CPU would compute"
         why += IGNORING * (node.op_type in NAN_TESTS)
         problems.append(Refusal(operator_name(node), node.metadata_props.get("jaxport.source", ""), why))
@@ -264,9 +264,7 @@ def refusals(model: ir.Model, target: Target) -> list[Refusal]:
         if what := wrong(node):
             where = node.metadata_props.get("jaxport.source", "")
             problems.append(
-                Refusal(
-                    operator_name(node), where, f"WebGPU of onnxruntime-web {web_kernels.RELEASE} gets {what} wrong"
-                )
+                Refusal(operator_name(node), where, f"WebGPU of onnxruntime-web {WEB_RELEASE} gets {what} wrong")
             )
     for value in model.graph.inputs if target.static else ():
         opened = [str(dim) for dim in dims_of(value) or () if not isinstance(dim, int)]
@@ -301,7 +299,7 @@ def _objections(node: ir.Node, model: ir.Model, target: Target) -> Iterator[str]
     if kernel is not None:
         yield f"ONNX Runtime {target.runtime}, which the target includes, has no {node.op_type} of {kernel}"
     elif target.web and (kernel := requirements.lack(node, opset, target.release, web=True)) is not None:
-        yield f"a build of onnxruntime-web {web_kernels.RELEASE} has no {node.op_type} of {kernel}"
+        yield f"a build of onnxruntime-web {WEB_RELEASE} has no {node.op_type} of {kernel}"
 
 
 def _computed(node: ir.Node, opset: int) -> set[str]:

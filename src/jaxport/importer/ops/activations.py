@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from jaxport.importer.ops.arithmetic import divide
@@ -53,7 +55,7 @@ def hardmax_of_rows(input, *, axis=1):
     if 0 in input.shape:
         return input
     kept = input.shape[: input.ndim - len(_from(axis, input))]
-    rows = jnp.reshape(input, (*kept, -1))
+    rows = jnp.reshape(input, (*kept, math.prod(input.shape[len(kept) :])))  # JAX infers no size beside one of 0
     return jnp.reshape(hardmax(rows), input.shape)
 
 

@@ -8,6 +8,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from html import escape as escape_html
+from importlib.resources import files
 
 import jax.numpy as jnp
 import numpy as np
@@ -122,37 +123,5 @@ def _summary(value: Array) -> str:
     return f"mean {numbers.mean():.3g}, {numbers.min():.3g} to {numbers.max():.3g} {bars}"
 
 
-_STYLE = """
-.mox { font-family: monospace; white-space: nowrap } .mox .body { margin-left: 1.5em }
-.mox .block { color: hsl(var(--hue) 60% 38%); font-weight: 600 } .mox .note { opacity: 0.65 }
-.mox .hit { background: #ffe08a } #query { width: 32em; font-family: monospace; margin: 0.5em }
-"""
-
-# Rows and elements come in the same order; those of bodies stand for no row.
-_SCRIPT = """
-const rows = [...document.querySelectorAll(".row")];
-const xml = new DOMParser().parseFromString(model, "text/xml");
-const elements = [...xml.documentElement.querySelectorAll("*")].filter(
-  element => !(element.tagName === "body" && element.attributes.length === 1));
-const found = query => {
-  if (!query) return new Set();
-  if (!query.startsWith("/")) return new Set(rows.filter(row => row.textContent.includes(query)));
-  const hits = xml.evaluate(query, xml, null, XPathResult.ORDERED_NODE_SNAPSHOT_TYPE, null);
-  const index = new Map(elements.map((element, position) => [element, rows[position]]));
-  return new Set([...Array(hits.snapshotLength).keys()].map(i => index.get(hits.snapshotItem(i))).filter(Boolean));
-};
-const search = () => {
-  let hits = new Set(), message = "";
-  const query = document.getElementById("query").value.trim();
-  try { hits = found(query); message = query ? hits.size + " found" : ""; } catch (error) { message = "no XPath"; }
-  document.getElementById("count").textContent = message;
-  for (const row of rows) row.classList.toggle("hit", hits.has(row));
-  for (const row of hits)
-    for (let at = row.parentElement; at; at = at.parentElement)
-      if (at.tagName === "DETAILS" && !(row.tagName === "SUMMARY" && row.parentElement === at)) at.open = true;
-  const first = hits.values().next().value;
-  if (first) first.scrollIntoView({ block: "center" });
-};
-document.getElementById("query").addEventListener("input", search);
-if (location.hash) { document.getElementById("query").value = decodeURIComponent(location.hash.slice(1)); search(); }
-"""
+# The rows and the elements that the script counts come in the same order; those of bodies stand for no row.
+_STYLE, _SCRIPT = (files("jaxport.mox.looking").joinpath(file).read_text("utf-8") for file in ("page.css", "page.js"))

@@ -131,7 +131,7 @@ def _sized(value: TypedValue) -> TypedValue:
     return TypedValue(value.shape, value.dtype, Literal(""), (1,) * len(value.shape))
 
 
-def _arithmetic(symbol: str, name: str) -> Callable[..., TypedValue]:
+def _arithmetic(symbol: str) -> Callable[..., TypedValue]:
     def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs, **_: object) -> TypedValue:
         folded = _of_dims(symbol, a, b, outs[0])
         if folded is not None:
@@ -187,8 +187,8 @@ def _of_dims(symbol: str, a: TypedValue, b: TypedValue, out: Any) -> TypedValue 
 
 
 for _name, _symbol in {"add": "+", "sub": "-", "mul": "*"}.items():
-    primitive(_name)(_arithmetic(_symbol, _name))
-primitive("add_any")(_arithmetic("+", "add"))
+    primitive(_name)(_arithmetic(_symbol))
+primitive("add_any")(_arithmetic("+"))
 
 
 @primitive("div")

@@ -68,7 +68,7 @@ def gather(
     whole = all(same([slice_sizes[axis]], [x.shape[axis]]) for axis in rest if axis not in batching)
     if len(start_map) == 1 and not batching and collapsed == start_map and whole:
         return _selected(body, x, indices, index_shape, start_map[0], numbers, out, kind, fill)
-    if len(start_map) == 1 and collapsed == start_map and _is_along_axis(x, indices, numbers, slice_sizes, out):
+    if len(start_map) == 1 and collapsed == start_map and _is_along_axis(x, indices, numbers, slice_sizes):
         axis = start_map[0]
         positions = body.reshaped(indices, out.shape)
         positions, valid = within(body, positions, x.shape[axis], kind)
@@ -199,7 +199,6 @@ def _is_along_axis(
     indices: TypedValue,
     numbers: jax.lax.GatherDimensionNumbers,
     slice_sizes: Sequence[Dim],
-    out: ResultType,
 ) -> bool:
     """Whether each element of the result has an index of its own along one axis, in the places of the operand."""
     axis = numbers.start_index_map[0]
@@ -343,7 +342,7 @@ def _scatter(name: str) -> Callable[..., TypedValue]:
             else None
         )
         if starts is not None and name == "scatter":
-            return _assigned(body, x, updates, starts, sizes, window_axes)
+            return _assigned(body, x, updates, starts, sizes)
         total, valid = _positions(
             body,
             x.shape,
@@ -389,12 +388,7 @@ for _name in _UPDATES:
 
 
 def _assigned(
-    body: RustBody,
-    x: TypedValue,
-    updates: TypedValue,
-    starts: Sequence[Dim],
-    sizes: Sequence[Dim],
-    window_axes: Sequence[int | None],
+    body: RustBody, x: TypedValue, updates: TypedValue, starts: Sequence[Dim], sizes: Sequence[Dim]
 ) -> TypedValue:
     """One window at a known place: `slice_assign`."""
     parts: list[RustExpression] = []
@@ -447,5 +441,5 @@ def dynamic_update_slice(
         begins = [
             _clamped(start.number, size, own) for start, size, own in zip(starts, update.shape, x.shape, strict=True)
         ]
-        return _assigned(body, x, update, begins, update.shape, [*range(len(x.shape))])
+        return _assigned(body, x, update, begins, update.shape)
     return tensor(_dynamic(body, "dynamic_update_slice", x, starts, x.shape, body.tensor(update)), x.shape, x.dtype)

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxport.codegen.rewriting.known import diagonal_of, triangle_of
+from jaxport.codegen.rewriting.known import diagonal_of
 from jaxport.codegen.rewriting.patterns import bindings, pattern, view
 from jaxport.codegen.rewriting.producers import Producers, as_tuple, axes_of, index_of, is_like, is_number, number
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
 from jaxport.codegen.rewriting.steps import in_place, variables
-from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN, element, is_single
+from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN, is_single
 from jaxport.importer.values.host import Dim, HostValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs import Parameters
@@ -73,21 +73,6 @@ def of_equals_in_any_order(step: Step, rewriting: StepRewriting) -> None:
         return
     outputs = tuple(map(_like, step.outputs))
     rewriting.add(Step("call", step.name, (x, *step.args[1:]), step.kwargs, outputs, step.node))
-    rewriting.same |= dict(zip(step.outputs, outputs, strict=True))
-
-
-@AS_WRITTEN.on_several("lax.top_k")
-def with_nan(step: Step, rewriting: StepRewriting) -> None:
-    """`lax.top_k(where(isnan(x), inf, x), k)` is `lax.top_k(x, k)`, which has NaN before infinity."""
-    text = "jnp.where(y == 0, 0, (y := jnp.where(jnp.isnan(x), inf, x)))"
-    x = next(bindings(pattern(text), step.args[0], rewriting.producers), {"x": None})["x"]
-    if not isinstance(x, Variable) or not is_like(x, step.args[0]):
-        return
-    is_zero, one_zero = Variable(x.shape, np.dtype(bool)), _like(x)
-    rewriting.call(step, "==", (x, 0), is_zero, "operator")
-    rewriting.call(step, "jnp.where", (is_zero, 0, x), one_zero)
-    outputs = tuple(map(_like, step.outputs))
-    rewriting.add(Step("call", step.name, (one_zero, *step.args[1:]), step.kwargs, outputs, step.node))
     rewriting.same |= dict(zip(step.outputs, outputs, strict=True))
 
 
@@ -161,14 +146,6 @@ AS_WRITTEN.rewrite(
     when=lambda options, axis: options.get("axis", -1) == axis, values=lambda top: top.outputs[0],
 )  # fmt: skip
 
-# Division
-
-AS_WRITTEN.rewrite(  # not of other integers, where `x // 0` is 0 for NumPy's arrays
-    "jnp.floor_divide(x, y)",
-    "x // y",
-    when=lambda x, y, out: is_like(x, out) and (out.dtype.kind == "f" or bool(number(y))),
-)
-
 # Elementwise functions
 
 AS_WRITTEN.rewrite("jnp.minimum(high, jnp.maximum(low, x))", "jnp.clip(x, low, high)",
@@ -195,9 +172,6 @@ AS_WRITTEN.rewrite("(halves := jnp.split(x, 2, axis=axis))[0] * nn.sigmoid(halve
 # Complex numbers, which files have as pairs
 
 AS_WRITTEN.rewrite("lax.complex(jnp.real(z), jnp.imag(z))", "z")
-AS_WRITTEN.rewrite("jnp.fft.fft(lax.complex(x, zero), *options)", "jnp.fft.fft(x, *options)",
-                   when=lambda x, zero, rewriting: isinstance(x, Variable) and is_number(element(zero, rewriting.producers), 0))  # fmt: skip
-
 # Reductions
 
 AS_WRITTEN.rewrite(
@@ -405,13 +379,6 @@ def triangle(step: Step, rewriting: StepRewriting) -> Step | None:
             is_upper, last = not is_upper, (last - 1 if is_upper else last + 1)
         return in_place(step, "jnp.triu" if is_upper else "jnp.tril", x, *([last] if last else []))
     return None
-
-
-AS_WRITTEN.rewrite(
-    "jnp.where(upper, x, y)", "jnp.where(lower, y, x)",
-    lower=lambda upper: HostValue(~upper.data, name=upper.name) if isinstance(upper, HostValue) and (triangle_of(upper) or [False])[0]
-    and upper.dtype == bool else None,
-)  # fmt: skip
 
 
 def _moves_inside(x: Variable, size: Any, last: Any, length: Any, options: Parameters) -> bool:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from jaxport.codegen.rewriting.patterns import view
-from jaxport.codegen.rewriting.producers import Producers, added_axes, axes_of
+from jaxport.codegen.rewriting.producers import added_axes, axes_of
 from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
 from jaxport.importer.values.host import Dim, HostValue
@@ -56,42 +54,6 @@ for _name in (*REDUCTIONS, "jnp.any", "jnp.all"):
 # Choices
 
 AS_WRITTEN.rewrite("jnp.where(~c, x, y)", "jnp.where(c, y, x)", when=lambda c: c.dtype == bool)
-
-
-def _with_numbers(condition: object, x: Any, y: Any, out: Variable) -> tuple[object, ...] | None:
-    """Return the values of a choice with numbers for arrays of one axis and one element; None if there are none."""
-    if not isinstance(condition, Variable) or len(condition.shape) != len(out.shape):
-        return None
-    plain = tuple(HostValue(value.data.reshape(())) if _is_unit(value) else value for value in (x, y))
-    return None if plain[0] is x and plain[1] is y else plain
-
-
-def _is_unit(value: object) -> bool:
-    return isinstance(value, HostValue) and value.shape == (1,) and not value.symbolic and not value.name
-
-
-AS_WRITTEN.rewrite("jnp.where(condition, x, y)", "jnp.where(condition, *others)", others=_with_numbers)
-
-
-@view
-def element(value: Any, producers: Producers) -> Any:
-    """Return the constant of which a value is full."""
-    full = producers.step(value, "jnp.broadcast_to")
-    array = full.args[0] if full is not None else value
-    is_uniform = (
-        isinstance(array, HostValue) and not array.symbolic and array.size and (array.data == array.data.flat[0]).all()
-    )
-    return array.data.flat[0] if is_uniform and array.dtype.kind in "iuf" else None
-
-
-def _lower_triangle(triangle: Variable, step: Step, rewriting: StepRewriting) -> object:
-    shape = triangle.shape
-    sizes = shape if shape[0] is not shape[1] and shape[0] != shape[1] else shape[:1]
-    return rewriting.call(step, "jnp.tri", tuple(sizes), Variable(shape, np.dtype(bool), "mask"), dtype=np.dtype(bool))
-
-
-AS_WRITTEN.rewrite("(triangle := jnp.tril(element(one), 0)) == 0", "~mask",
-                   when=lambda triangle, one: len(triangle.shape) == 2 and bool(one), mask=_lower_triangle)  # fmt: skip
 
 
 # Axes
@@ -153,15 +115,6 @@ AS_WRITTEN.rewrite(
 )
 
 
-def _broadcasts_alone(x: object, axes: object, out: Variable) -> bool:
-    """Whether axes are added in front of all others, and the other operand has them anyway."""
-    rank = len(out.shape)
-    added = axes_of(axes, rank)
-    return isinstance(x, Variable) and len(x.shape) == rank and added is not None and [*added] == [*range(len(added))]
-
-
-for _joined in ("jnp.logical_and", "jnp.logical_or"):
-    AS_WRITTEN.rewrite(f"{_joined}(x, jnp.expand_dims(y, axes))", f"{_joined}(x, y)", when=_broadcasts_alone)
 AS_WRITTEN.rewrite("jnp.swapaxes(x, a, b)", "jnp.transpose(x, order)", order=_swapped)
 AS_WRITTEN.rewrite("x.mT", "jnp.transpose(x, order)", order=_swapped)
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxport.codegen.rewriting.producers import added_axes, as_tuple, axes_of, index_of, number
+from jaxport.codegen.rewriting.producers import as_tuple, axes_of, index_of
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
-from jaxport.codegen.rewriting.steps import JOINS, in_place
+from jaxport.codegen.rewriting.steps import in_place
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN
 from jaxport.importer.values.host import HostValue, is_dim
 from jaxport.importer.values.namespaces import HELPERS
@@ -29,22 +29,6 @@ OF_WHOLE = ("align_corners", "tf_crop_and_resize")
 """Coordinates of a Resize that depend on the number of elements."""
 
 
-def _are_all(flat: object, columns: object, rows: Variable, counted: Variable, length: object) -> bool:
-    """Whether rows times their length, and columns, are all indices in order."""
-    if not isinstance(flat, Variable) or len(flat.shape) != 1 or not isinstance(columns, HostValue) or columns.symbolic:
-        return False
-    count = counted.shape[0]
-    is_in_order = number(length) == columns.size and np.array_equal(columns.data.ravel(), np.arange(columns.size))
-    is_across = rows.shape == (count, *[1] * (len(rows.shape) - 1)) and columns.shape[:1] == (1,)
-    return is_in_order and is_across and bool(count * columns.size == flat.shape[0])
-
-
-AS_WRITTEN.rewrite(  # exporters write views with other strides so
-    "jnp.take(flat, columns + (rows := jnp.expand_dims((counted := jnp.arange(_)) * length, _)), axis=0)", "jnp.reshape(flat, shape)",
-    when=_are_all, shape=lambda out: list(out.shape),
-)  # fmt: skip
-
-
 def _index(x: object, at: object, axis: int | None) -> object:
     """Return the index of a known position along an axis, if there is one."""
     if not isinstance(x, Variable) or not isinstance(at, HostValue) or at.ndim or at.symbolic or axis is None:
@@ -55,32 +39,6 @@ def _index(x: object, at: object, axis: int | None) -> object:
 
 
 AS_WRITTEN.rewrite("jnp.take(x, at, axis=axis)", "x[index]", index=_index)
-
-
-def _is_only_element(x: object, at: object, axis: int) -> bool:
-    """Whether an axis has one element, and one position in it is looked up, which has axes of its own."""
-    is_one = isinstance(at, HostValue) and at.ndim > 0 and at.size == 1
-    return is_one and isinstance(x, Variable) and type(x.shape[axis]) is int and x.shape[axis] == 1
-
-
-AS_WRITTEN.rewrite(
-    "jnp.take(x, (at := 0), axis=axis)",
-    "jnp.reshape(x, shape)",
-    when=_is_only_element,
-    shape=lambda out: list(out.shape),
-)
-
-
-def _rows(x: object, at: object) -> HostValue | None:
-    """Return known places along the first axis without the axis of one element that says so."""
-    size = x.shape[0] if isinstance(x, Variable) else None
-    if not isinstance(at, HostValue) or at.symbolic or at.shape[-1:] != (1,) or not isinstance(size, int):
-        return None
-    rows = at.data[..., 0]
-    return HostValue(rows, name=at.name) if bool((rows >= 0).all() and (rows < size).all()) else None
-
-
-AS_WRITTEN.rewrite("helper.gather_nd(x, at, 0)", "jnp.take(x, rows, axis=0)", rows=_rows)
 
 
 def _first_rows(x: object, at: object, step: Step, rewriting: StepRewriting) -> object:
@@ -157,52 +115,6 @@ def part_of_transposed(step: Step, rewriting: StepRewriting) -> Step | None:
     whole = index_of(*(axes.get(axis, slice(None)) for axis in range(max(axes) + 1)))
     part = rewriting.call(step, "", (origin, whole), [origin.shape[axis] for axis in kept], "index")
     return in_place(step, "jnp.transpose", part, rest)
-
-
-@AS_WRITTEN.on("")
-def part_of_joined(step: Step, rewriting: StepRewriting) -> object:
-    """`stack([a, b], axis=2)[:, :, 1]` is `b`, and `concatenate((a, b), axis=1)[:, 0]`, of one column each, `a[:, 0]`."""
-    joined = rewriting.producers.step(step.args[0], *JOINS) if step.form == "index" else None
-    if joined is None or len(joined.args) != 1 or joined.kwargs.keys() - {"axis"}:
-        return None
-    rank, parts = len(joined.outputs.shape), joined.args[0]
-    axis, index = joined.kwargs.get("axis", 0) % rank, _whole_index(step.args[1], rank)
-    if index is None or type(index[axis]) is not int or not all(isinstance(part, Variable) for part in parts):
-        return None
-    sizes = [1 if joined.name == "jnp.stack" else part.shape[axis] for part in parts]
-    if not all(isinstance(size, int) for size in sizes) or not -sum(sizes) <= index[axis] < sum(sizes):
-        return None
-    begin, place = 0, index[axis] % sum(sizes)
-    while place - begin >= sizes[0]:
-        begin += sizes.pop(0)
-    part = parts[len(parts) - len(sizes)]
-    cuts = [*index[:axis], *([] if joined.name == "jnp.stack" else [place - begin]), *index[axis + 1 :]]
-    cut = index_of(*cuts)
-    return part if cut is None else in_place(step, "", part, cut, form="index")
-
-
-def _whole_index(index: object, rank: int) -> list[Any] | None:
-    """Return an index with a part for each axis; None if it has others than slices and numbers."""
-    parts = [*index] if isinstance(index, tuple) else [index]
-    if ... in parts:
-        place = parts.index(...)
-        parts[place : place + 1] = [slice(None)] * (rank - len(parts) + 1)
-    parts += [slice(None)] * (rank - len(parts))
-    return parts if all(isinstance(part, slice) or type(part) is int for part in parts) else None
-
-
-@AS_WRITTEN.on("")
-def part_of_expanded(step: Step, rewriting: StepRewriting) -> object:
-    """`expand_dims(x, 1)[:, 0, :, 2:]` is `x[:, :, 2:]`; a first axis is that of the directions of a recurrent layer."""
-    added = rewriting.producers.step(step.args[0], "jnp.expand_dims") if step.form == "index" else None
-    axes = added_axes(added) if added is not None else None
-    if added is None or axes is None or 0 in axes or not isinstance(added.args[0], Variable):
-        return None
-    index = _whole_index(step.args[1], len(added.outputs.shape))
-    if index is None or any(type(index[axis]) is not int or index[axis] not in (0, -1) for axis in axes):
-        return None
-    rest = index_of(*(part for axis, part in enumerate(index) if axis not in axes))
-    return added.args[0] if rest is None else in_place(step, "", added.args[0], rest, form="index")
 
 
 def _times(x: Variable, axis: int, size: Any, scale: tuple[object, ...], options: dict[str, object]) -> int | None:

@@ -20,7 +20,7 @@ from jaxport.codegen.rewriting.producers import Producers, as_tuple, index_of, i
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
 from jaxport.codegen.structure.spelling.functions import are_bounds, is_of_jax
-from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN, element
+from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN
 from jaxport.importer.values.host import Dim, HostValue
 from jaxport.importer.values.recording import Step, Variable
 
@@ -56,6 +56,16 @@ def elements(step: Step, rewriting: StepRewriting) -> Step | None:
         return _updated(step, rewriting, x, index, y, update)
     y = _number(y, rewriting)
     return in_place(step, "jnp.put_along_axis", x, at, y, axis=axis, inplace=False) if update == "set" else None
+
+
+def element(value: Variable | HostValue, producers: Producers) -> Any:
+    """Return the number that all elements of a value are; None if they differ, or are not known."""
+    full = producers.step(value, "jnp.broadcast_to")
+    array = full.args[0] if full is not None else value
+    if not isinstance(array, HostValue) or array.symbolic or not array.size or array.dtype.kind not in "iuf":
+        return None
+    first = array.data.flat[0]
+    return first if (array.data == first).all() and (np.signbit(array.data) == np.signbit(first)).all() else None
 
 
 def _is_plain(step: Step) -> bool:
@@ -144,39 +154,6 @@ def turned(step: Step, rewriting: StepRewriting) -> Step | None:
     at = index_of(*[slice(None)] * order[axis], part)
     made = rewriting.call(step, step.name, (origin, at, y), origin.shape, "method")
     return in_place(step, "jnp.transpose", made, order)
-
-
-@AS_WRITTEN.on("at.set")
-def joined(step: Step, rewriting: StepRewriting) -> Step | None:
-    """Ranges that are written one after the other are joined: `x.at[:2].set(a).at[2:].set(b)` is `concatenate((a, b))`."""
-    parts: list[tuple[int, int, int, Variable]] = []
-    before: Step | None = step
-    while before is not None and (found := _written(before)) is not None:
-        parts.append(found)
-        before = rewriting.producers.step(before.args[0], "at.set")
-    parts.sort(key=lambda part: part[1])
-    ends = [0, *(end for _, _, end, _ in parts)]
-    if len(parts) < 2 or len({axis for axis, *_ in parts}) > 1 or [begin for _, begin, _, _ in parts] != ends[:-1]:
-        return None
-    axis = parts[0][0]
-    if ends[-1] != step.outputs.shape[axis]:
-        return None
-    return in_place(step, "jnp.concatenate", [part for *_, part in parts], axis=axis)
-
-
-def _written(step: Step) -> tuple[int, int, int, Variable] | None:
-    """Return the axis that a step writes a range of, the first place, the one behind the last, and what it writes."""
-    x, index, part = step.args
-    axis, cut = _single(index)
-    count = step.outputs.shape[axis]
-    if axis < 0 or not isinstance(cut, slice) or cut.step is not None or not isinstance(count, int):
-        return None
-    if any(type(bound) is not int for bound in (cut.start, cut.stop) if bound is not None):
-        return None
-    begin, end, _ = cut.indices(count)
-    shape = (*x.shape[:axis], end - begin, *x.shape[axis + 1 :])
-    is_whole = isinstance(part, Variable) and part.shape == shape and part.dtype == x.dtype
-    return (axis, begin, end, part) if is_whole and begin < end else None
 
 
 @AS_WRITTEN.on("at.add")
