@@ -165,6 +165,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "jnp.take(x, at, axis=axis)": {"at": HostValue(np.int32(1)), "axis": 1},
     "jnp.take(x, at, axis=0)": {"at": HostValue(np.arange(2))},
     "helper.gather_nd(x, (at := jnp.expand_dims(i, _)), 0)": {"i": np.array([1, 0]), "_": [1]},
+    "jnp.broadcast_to(full, shape).astype(kind)": {"full": HostValue(np.float32(2)), "shape": (2, 3), "kind": np.dtype("int32")},
     "x[first][second]": {"x": CUBE, "first": slice(1, None), "second": (slice(None), slice(None, 2))},
     "jnp.broadcast_to(full, _)[_]": {"full": HostValue(np.float32(2)), "_": [(2,), slice(1, None)]},
     "helper.resized_along(x, axis, size, *scale, **options)": {
