@@ -133,6 +133,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "x + (zero := 0)": {"x": WHOLE}, "jnp.where(x == 0, 0, x)": {"x": WHOLE},
     "x == True": {"x": TRUE}, "x == False": {"x": TRUE}, "x != True": {"x": TRUE}, "x != False": {"x": TRUE},
     "~~x": {"x": TRUE}, "x & True": {"x": TRUE}, "x | False": {"x": TRUE},
+    "jnp.fft.fft(lax.complex(x, zero), *options)": {"x": TABLE, "zero": HostValue(np.zeros_like(TABLE)), "options": (None, 0)},
     "jnp.where(_, x, x)": {"_": [TRUE]}, "jnp.broadcast_to(x, _)": {"_": [(2, 3)]},
     "jnp.where(c, x, y)": {"c": HostValue(np.bool_(True)), "y": -FLOATS},
     "jnp.where(x > threshold, x, nn.softplus(x))": {"x": np.float32([-3, 0, 16.5, 17.5, 20, 25, 90]), "threshold": HostValue(np.float32(17))},

@@ -393,3 +393,21 @@ AS_WRITTEN.rewrite(
     "lax.dynamic_slice_in_dim(x, jnp.clip(jnp.where(i < 0, i + size, i), 0, last), length, **options)",
     "lax.dynamic_slice_in_dim(x, i, length, **options)", when=_moves_inside,
 )  # fmt: skip
+
+
+# The spectrum of real numbers, whose imaginary parts exports write out
+
+
+@view
+def element(value: Any, producers: Producers) -> Any:
+    """Return the constant of which a value is full."""
+    full = producers.step(value, "jnp.broadcast_to")
+    array = full.args[0] if full is not None else value
+    is_known = isinstance(array, HostValue) and not array.symbolic and bool(array.size)
+    return array.data.flat[0] if is_known and bool((array.data == array.data.flat[0]).all()) else None
+
+
+AS_WRITTEN.rewrite(
+    "jnp.fft.fft(lax.complex(x, zero), *options)", "jnp.fft.fft(x, *options)",
+    when=lambda x, zero, rewriting: isinstance(x, Variable) and is_number(element(zero, rewriting.producers), 0),
+)  # fmt: skip
