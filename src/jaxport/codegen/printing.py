@@ -15,7 +15,7 @@ from jaxport.codegen.burn.source import CrateSource, crate_source
 from jaxport.codegen.equinox import EQUINOX
 from jaxport.codegen.flax import NNX
 from jaxport.codegen.modules import ModuleSource, to_modules
-from jaxport.codegen.recorded.fused import record_functions, record_fused
+from jaxport.codegen.recorded.fused import record_fused
 from jaxport.codegen.recorded.simplified import simplified
 from jaxport.codegen.source import Source, to_source
 from jaxport.codegen.writing.literals import comment
@@ -91,14 +91,11 @@ def _printed(
             trained = frozenset(program.weights)
             program = in_model_order(program) if framework == "burn" else program
             program = with_states(program, has_left_out=dialect is not None)
-            if framework == "jax":
-                recorded = record_functions(program, inputs)
-            else:
-                is_rust = framework == "burn"
-                recorded = record_fused(
-                    program, inputs, strict=strict, reads_sizes=is_rust, has_helpers=not is_rust,
-                    primitives=PRIMITIVES.keys() if is_rust else None,
-                )  # fmt: skip
+            is_rust, is_plain = framework == "burn", framework == "jax"
+            recorded = record_fused(
+                program, inputs, strict=strict, reads_sizes=is_rust, has_helpers=not is_rust,
+                primitives=PRIMITIVES.keys() if is_rust else None, only_functions=is_plain,
+            )  # fmt: skip
             recorded = simplified(recorded)
         if framework == "burn":
             crate = to_crate(recorded)

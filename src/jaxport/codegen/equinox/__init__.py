@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 
 from jaxport.codegen.equinox.layers import DEFINITIONS, LAYERS
-from jaxport.codegen.python.texts import copied_loading
+from jaxport.codegen.python.texts import Copied
 from jaxport.codegen.writing.dialect import Dialect, SequenceForm, listed
 from jaxport.codegen.writing.literals import call, name
 
@@ -16,7 +16,7 @@ __all__ = ["EQUINOX"]
 def _loading(model: str, is_random: bool, trained: Sequence[str] | None) -> str:
     """Return the source of `load`, and that of the filter of what is trained."""
     del is_random
-    return copied_loading("jaxport.codegen.equinox", trained, model=model)
+    return Copied("jaxport.codegen.equinox").loading(trained, model=model)
 
 
 _SEQUENTIAL = SequenceForm(lambda elements: call("Sequential", listed(elements)), ("layers",))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jaxport.codegen.flax.functions import FUNCTIONS
 from jaxport.codegen.flax.layers import DEFINITIONS, LAYERS, accepts
-from jaxport.codegen.python.texts import copied_loading
+from jaxport.codegen.python.texts import Copied
 from jaxport.codegen.writing.dialect import Dialect, SequenceForm, listed
 from jaxport.codegen.writing.literals import call
 
@@ -20,7 +20,7 @@ def _loading(model: str, is_random: bool, trained: Sequence[str] | None) -> str:
     seeded = "\n    nnx.reseed(model, default=0)" if is_random else ""
     made = f"{model}(rngs=nnx.Rngs(0))"
     made = made if trained is None else f"frozen({made})"
-    return copied_loading("jaxport.codegen.flax", trained, model=model, weights=weights, seeded=seeded, made=made)
+    return Copied("jaxport.codegen.flax").loading(trained, model=model, weights=weights, seeded=seeded, made=made)
 
 
 _RESERVED = "train eval sow perturb set_attributes iter_modules iter_children init rngs"

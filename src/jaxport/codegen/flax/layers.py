@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from jaxport.codegen.python.texts import copied_classes
+from jaxport.codegen.python.texts import Copied
 from jaxport.codegen.quantized import quantized
 from jaxport.codegen.tree import Layer, Option
 from jaxport.codegen.writing.dialect import Constructor, Field, constant, for_all_axes, keywords, sized
 from jaxport.codegen.writing.literals import call, name
 
-DEFINITIONS = copied_classes("jaxport.codegen.flax")
+DEFINITIONS = Copied("jaxport.codegen.flax").classes()
 """The source of the layers that Flax does not have, by the name of the class."""
 
 DEFAULTS = {"strides": 1, "kernel_dilation": 1, "feature_group_count": 1, "use_bias": True}

@@ -41,7 +41,7 @@ from jaxport.importer.interface import ImportedProgram, rebuilt
 from jaxport.importer.resolving.graph import BodyFunction, BoundNode
 from jaxport.importer.running.evaluate import observing
 from jaxport.importer.traced.counted_sizes import counts_anew
-from jaxport.importer.traced.recorded_program import RecordedProgram, arguments, completed, record, record_once
+from jaxport.importer.traced.recorded_program import RecordedProgram, arguments, completed, record_once
 from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import HostValue
 
@@ -84,6 +84,7 @@ def record_fused(
     reads_sizes: bool = False,
     has_helpers: bool = False,
     primitives: Collection[str] | None = None,
+    only_functions: bool = False,
 ) -> RecordedProgram:
     """Record a program as `jaxport.importer.traced.recorded_program.record` does, after the fusions.
 
@@ -91,6 +92,7 @@ def record_fused(
     in bfloat16 and GELU in half precision are one operator, which rounds less often than the file. `reads_sizes` is for
     targets whose arrays have their sizes as the program runs. `has_helpers` is for those that copy functions in Python:
     attention that JAX has no function for is one. `primitives` are those of JAX that the target has; all if None.
+    With `only_functions`, the file is as it is, but for functions of JAX that an export has spelled out.
 
     >>> import onnx.parser
     >>> from jaxport.importer.program import from_onnx
@@ -102,39 +104,29 @@ def record_fused(
     >>> [step.name for step in record_fused(program).steps]
     ['nn.sigmoid']
     """
-    program = of_values_once(program)
+    program = program if only_functions else of_values_once(program)
 
     def rounds(sizes: Mapping[ir.Value, np.ndarray]) -> Sequence[Round]:
+        derived = ((partial(functions, opset=_opset(program), primitives=primitives),), _is_declared)
+        if only_functions:
+            return (derived,)
         folding = partial(positions, sizes=sizes, strict=strict)
         return (
-            ((partial(functions, opset=_opset(program), primitives=primitives),), _is_declared),
+            derived,
             ((folding, *FIRST, partial(cached_attention, has_helpers=has_helpers)), _is_declared),
             ((*FUSIONS, folding, conjunctions, partial(attention, strict=strict, has_helpers=has_helpers)), _is_exact),
             ((*IN_ANY_PRECISION, *(() if strict else ROUNDING_LESS)), _is_declared),
         )
 
     def attempt(inputs: dict[str, object]) -> RecordedProgram:
+        if only_functions and not possible(program.model):
+            return record_once(program, inputs)
         fused = _fused(program, _seen(program, inputs), rounds)
-        return replace(record_once(fused, inputs), is_finite=_guards(fused.model) < _guards(program.model))
+        return replace(
+            record_once(fused, inputs), is_finite=not only_functions and _guards(fused.model) < _guards(program.model)
+        )
 
     return completed(program, inputs, attempt, reads_sizes)
-
-
-def record_functions(program: ImportedProgram, inputs: Mapping[str, object] | None = None) -> RecordedProgram:
-    """Record a program as its file has it, but for functions of JAX that an export has spelled out.
-
-    >>> from jaxport.export.api import to_onnx
-    >>> from jaxport.importer.program import from_onnx
-    >>> program = from_onnx(to_onnx(lambda x: x % 3, [jax.ShapeDtypeStruct((2,), np.int32)]).model)
-    >>> [step.name for step in record_functions(program).steps]
-    ['%']
-    """
-    rounds: list[Round] = [((partial(functions, opset=_opset(program)),), _is_declared)]
-
-    def attempt(inputs: dict[str, object]) -> RecordedProgram:
-        return record_once(_fused(program, _seen(program, inputs), lambda _: rounds), inputs)
-
-    return completed(program, inputs, attempt) if possible(program.model) else record(program, inputs)
 
 
 def _opset(program: ImportedProgram) -> int:
