@@ -87,6 +87,11 @@ RAISED: list[tuple[str, int, str]] = [
         20,
         "normalizations without weights are layers, and matrices that branches multiply by are no tables",
     ),
+    (
+        "codegen/python",
+        8,
+        "of long bodies, only the repeated statements are compared of which a function could save more lines",
+    ),
     ("importer", 20, "programs take tensors of PyTorch, and other arrays with DLPack, without a copy"),
     ("codegen", 9, "`load_pytorch` of a tied head, which the state dict has under two names"),
     (
