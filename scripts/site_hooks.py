@@ -1,15 +1,19 @@
 """What mkdocs runs while it builds the site: addresses, pages of the project, and notebooks as pages.
 
 The address of the repository is that of `pyproject.toml`. Pages that lie outside `docs` (the changelog, how to
-contribute) are shown as they are, with their links turned; a notebook is shown as text and code, with a link to its
-file.
+contribute) are shown as they are, with their links turned; a notebook runs, and is shown as text, code and what that
+prints, with a link to its file.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
+import subprocess
+import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +63,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page, source in PAGES.items():
         files.append(File.generated(config, page, content=project_page(ROOT / source)))
     for notebook in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
-        files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=notebook_page(notebook)))
+        page = notebook_page(notebook, outputs_of(notebook))
+        files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=page))
     return files
 
 
@@ -81,14 +86,24 @@ def project_page(path: Path) -> str:
     return re.sub(r"\]\(([^)\s]+)\)", turned, text)
 
 
-def notebook_page(path: Path) -> str:
-    """Return a notebook as a page, with a link to its file."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    texts = [_cell(cell) for cell in cells]
+def notebook_page(path: Path, outputs: Sequence[str] = ()) -> str:
+    """Return a notebook as a page: text, code and what the code printed, with a link to its file."""
+    cells, left = json.loads(path.read_text(encoding="utf-8"))["cells"], iter(outputs)
+    texts = [_cell(cell, next(left, "") if cell["cell_type"] == "code" else "") for cell in cells]
     note = f"[Download this notebook]({path.name}){{ .md-button download }}"
     return "\n\n".join([texts[0], note, *texts[1:]]) + "\n"
 
 
-def _cell(cell: dict[str, Any]) -> str:
+def _cell(cell: dict[str, Any], output: str) -> str:
     source = "".join(cell["source"]).strip()
-    return source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```"
+    if cell["cell_type"] == "markdown":
+        return source
+    return f"```python\n{source}\n```" + (f"\n\n```text\n{output}\n```" if output else "")
+
+
+@functools.cache
+def outputs_of(path: Path) -> list[str]:
+    """Run a notebook in a process of its own, and return what each cell of code printed."""
+    command = [sys.executable, "-W", "ignore", "-m", "scripts.notebook_outputs", str(path)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])

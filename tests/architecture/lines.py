@@ -107,6 +107,12 @@ RAISED: list[tuple[str, int, str]] = [
     ("export/emit", 74, "an operator that an old opset lacks is the function body in the schemas of onnx"),
     ("export/passes", 88, "what WebGPU gets wrong or lacks is written otherwise"),
     ("onnx_facts", 158, "which kernels WebGPU has, and which operators compilers for small devices have"),
+    (
+        "codegen/structure",
+        125,
+        "what PyTorch writes in place is a line of `.at[...]` instead of 45 of a helper, and runs on NumPy's inputs, too",
+    ),
+    ("codegen", 16, "`load_pytorch` of recurrent layers, whose gates it puts in the order of the cells"),
     ("testing", 9, "every case is tried at the oldest opset, and may be refused there by name alone"),
 ]
 

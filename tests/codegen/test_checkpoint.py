@@ -281,3 +281,20 @@ def test_without_a_known_entry_nothing_is_printed(case: str) -> None:
 def test_merged_vectors_of_one_value_are_entries_of_their_own() -> None:
     source = jaxport.from_onnx(with_merged_tensors()).to_source(framework="nnx")
     assert '"layers.{}.norm.scale": ("layers.{}.norm.weight", (0,))' in source.code
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_gates_are_loaded_in_the_order_of_the_cell(framework: str, tmp_path: Path) -> None:
+    path, x = (
+        Path(__file__).parent / "fresh" / "recurrent.plain.onnx",
+        RANDOM.standard_normal((2, 5, 4)).astype(np.float32),
+    )
+    jaxport.from_onnx(path).to_source(tmp_path, framework=framework)
+    module, model, state = load(tmp_path), onnx.load(path), {}
+    for tensor in model.graph.initializer:
+        if tensor.name in {name for name, _ in module.PYTORCH.values()}:
+            array = onnx.numpy_helper.to_array(tensor)
+            state[tensor.name] = array + RANDOM.standard_normal(array.shape).astype(np.float32)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(state[tensor.name], tensor.name))
+    expected = jaxport.from_onnx(model)(x)
+    np.testing.assert_allclose(module.load_pytorch(state)(x), expected, rtol=1e-5, atol=1e-6)

@@ -133,6 +133,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "x + (zero := 0)": {"x": WHOLE}, "jnp.where(x == 0, 0, x)": {"x": WHOLE},
     "x == True": {"x": TRUE}, "x == False": {"x": TRUE}, "x != True": {"x": TRUE}, "x != False": {"x": TRUE},
     "~~x": {"x": TRUE}, "x & True": {"x": TRUE}, "x | False": {"x": TRUE},
+    "jnp.fft.fft(lax.complex(x, zero), *options)": {"x": TABLE, "zero": HostValue(np.zeros_like(TABLE)), "options": (None, 0)},
     "jnp.where(_, x, x)": {"_": [TRUE]}, "jnp.broadcast_to(x, _)": {"_": [(2, 3)]},
     "jnp.where(c, x, y)": {"c": HostValue(np.bool_(True)), "y": -FLOATS},
     "jnp.where(x > threshold, x, nn.softplus(x))": {"x": np.float32([-3, 0, 16.5, 17.5, 20, 25, 90]), "threshold": HostValue(np.float32(17))},
@@ -165,6 +166,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "jnp.take(x, at, axis=axis)": {"at": HostValue(np.int32(1)), "axis": 1},
     "jnp.take(x, at, axis=0)": {"at": HostValue(np.arange(2))},
     "helper.gather_nd(x, (at := jnp.expand_dims(i, _)), 0)": {"i": np.array([1, 0]), "_": [1]},
+    "jnp.broadcast_to(full, shape).astype(kind)": {"full": HostValue(np.float32(2)), "shape": (2, 3), "kind": np.dtype("int32")},
     "x[first][second]": {"x": CUBE, "first": slice(1, None), "second": (slice(None), slice(None, 2))},
     "jnp.broadcast_to(full, _)[_]": {"full": HostValue(np.float32(2)), "_": [(2,), slice(1, None)]},
     "helper.resized_along(x, axis, size, *scale, **options)": {

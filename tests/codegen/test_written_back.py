@@ -77,6 +77,10 @@ CASES: dict[str, tuple[Callable[..., Any], list[Any], list[np.ndarray], str]] = 
         lambda x, i, y: jnp.tanh(x).at[i].add(y), [(5, 8), INTEGERS, N8], [TABLE, np.array([4, 4, -3, 9, -6], np.int32), OTHER],
         "jnp.tanh(x).at[i].add(y)",
     ),
+    "rows of an array of NumPy": (
+        lambda x, i, y: jnp.asarray(x).at[i].add(y), [(5, 8), INTEGERS, N8], [TABLE, np.array([4, 4, -3, 9, -6], np.int32), OTHER],
+        "jnp.asarray(x).at[i].add(y)",
+    ),
     "counts": (
         lambda i: jnp.zeros(4, int).at[i].add(1), [INTEGERS], [np.array([3, 3, -1, 9, -6], np.int32)], ".at[i].add(1)",
     ),
@@ -132,9 +136,6 @@ LEFT: dict[str, tuple[Callable[..., Any], list[Any], list[np.ndarray], str]] = {
     "an index beyond": (lambda x, i: x[:, jnp.clip(i, 0, 3)], [N8, OF_PLACES], [TABLE, PLACES], "jnp.clip(i, 0, 3)"),
     "other classes": (
         lambda i: (i[:, None] == jnp.array([0, 1, 3])).astype(jnp.float32), [INTEGERS], [ROWS], "jnp.array([0, 1, 3]",
-    ),
-    "rows of an array of NumPy": (
-        lambda x, i, y: x.at[i].add(y), [(5, 8), INTEGERS, N8], [TABLE, np.array([4, 4, -3, 9, -6], np.int32), OTHER], "scatter_nd(",
     ),
     "other rows that are left out": (
         lambda x, i, y: jnp.tanh(x).at[jnp.clip(i, -3, 2)].add(y), [(5, 8), INTEGERS, N8],

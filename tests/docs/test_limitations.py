@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import subprocess
+import sys
+import tomllib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -162,6 +166,126 @@ def test_the_nodes_of_an_argmax_are_as_many_as_the_page_says():
     assert len(operators(jaxport.to_onnx(argmax, X))) == counts[exactly]
     assert operators(jaxport.to_onnx(argmax, X, nonfinite="ignore")) == ["ArgMax", "Cast"]
     assert counts[ignored] == 2
+
+
+def every_kind_of_callable() -> None:
+    import equinox
+    from flax import linen, nnx
+
+    dense = linen.Dense(2)
+    weights = dense.init(jax.random.key(0), jnp.ones((1, 3)))
+    kinds = [
+        nnx.Linear(3, 2, rngs=nnx.Rngs(0)),
+        lambda x: dense.apply(weights, x),
+        jax.vmap(equinox.nn.Linear(3, 2, key=jax.random.key(0))),
+        jax.grad(lambda x: jnp.tanh(x).sum()),
+    ]
+    assert all(jaxport.to_onnx(kind, X).verify().ok for kind in kinds)
+
+
+def without(blocked: str, code: str, folder: Path) -> None:
+    """Run code in a process that cannot import a package."""
+    blocking = f"import sys\nsys.modules[{blocked!r}] = None\n"
+    done = subprocess.run(
+        [sys.executable, "-c", blocking + code], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def no_jax_to_run(folder: Path) -> None:
+    jaxport.to_onnx(jnp.tanh, X).save(folder / "model.onnx")
+    run = "import numpy, onnxruntime\nonnxruntime.InferenceSession('model.onnx').run(None, {'x': numpy.ones((2, 3), 'f')})"
+    without("jax", run, folder)
+
+
+def no_runtime_to_export(folder: Path) -> None:
+    exports = "import jax.numpy, jaxport\njaxport.to_onnx(jax.numpy.tanh, [('B', 3)]).save('model.onnx')"
+    without("onnxruntime", exports, folder)
+
+
+def sizes_with_names() -> None:
+    assert jaxport.to_onnx(lambda x, y: jnp.concatenate([x, y]), [("B", 3), ("2*B + 1", 3)]).verify().ok
+
+
+def trained_as_a_program() -> None:
+    from flax import nnx
+
+    layer = nnx.Linear(32, 8, use_bias=False, rngs=nnx.Rngs(0))
+    program = jaxport.from_onnx(jaxport.to_onnx(layer, [("B", 32)]).proto)
+    slopes = jax.grad(lambda params: program.apply(params, np.ones((1, 32), np.float32)).sum())(program.params)
+    assert [np.shape(slope) for slope in jax.tree.leaves(slopes)] == [(32, 8)]
+
+
+def weights_keep_paths_and_nodes_lines() -> None:
+    from flax import nnx
+
+    exported = jaxport.to_onnx(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), X)
+    assert any(name.endswith("kernel") for name in exported.model.graph.initializers)
+    assert any(".py" in str(dict(node.metadata_props)) for node in exported.model.graph)
+
+
+def files_of_others_run_nothing(folder: Path) -> None:
+    model = parsed("g (float[3] x) => (float[3] y) <float[3] w = {1, 2, 3}> { y = Add(x, w) }")
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("float_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../outside")
+    path = folder / "inside" / "model.onnx"
+    path.parent.mkdir()
+    (folder / "outside").write_bytes(bytes(12))
+    path.write_bytes(model.SerializeToString())
+    refuses(lambda: jaxport.from_onnx(path))()
+
+
+def weights_that_are_memory_maps(folder: Path) -> None:
+    weights = np.memmap(folder / "weights", np.float32, "w+", shape=(3, 2))
+    exported = jaxport.to_onnx(lambda x: x @ weights, X)
+    weights[:] = 2  # read when the model is saved
+    exported.save(folder / "model.onnx")
+    found = jaxport.from_onnx(folder / "model.onnx")(np.ones((1, 3), np.float32))
+    np.testing.assert_array_equal(found, [[6, 6]])
+
+
+def no_upper_bounds() -> None:
+    needed = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert needed
+    assert not [each for each in needed if "<" in each or "==" in each or "~" in each]
+
+
+def says(page: str, text: str) -> Callable[[], None]:
+    def run() -> None:
+        assert text in (DOCS / page).read_text()
+
+    return run
+
+
+ANSWERS: dict[str, Callable[..., None]] = {
+    "Which models can be exported?": every_kind_of_callable,
+    "Do I need JAX to run an exported model?": no_jax_to_run,
+    "Do I need ONNX Runtime to export?": no_runtime_to_export,
+    "Can the batch have any size?": sizes_with_names,
+    "Is the exported model trainable?": trained_as_a_program,
+    "How does it differ from `jax2tf` and `tf2onnx`?": weights_keep_paths_and_nodes_lines,
+    "How does it differ from jax2onnx?": says("migrating.md", "## From jax2onnx"),
+    "Can I import a PyTorch model?": lambda: callable(jaxport.from_torch) or pytest.fail("there is no `from_torch`"),
+    "Is it safe to load a file from somebody else?": files_of_others_run_nothing,
+    "Why is an `argmax` eight nodes?": lambda: test_the_nodes_of_an_argmax_are_as_many_as_the_page_says(),
+    "How large may a model be?": weights_that_are_memory_maps,
+    "Which versions work together?": no_upper_bounds,
+    "What will change in the next release?": says("stability.md", "deprecat"),
+    "How do I cite it?": lambda: says("../CITATION.cff", "title:")(),
+}
+
+
+def test_each_answer_is_run():
+    questions = re.findall(r"^\*\*(.+?)\*\*", (DOCS / "faq.md").read_text(), re.MULTILINE)
+    assert questions == list(ANSWERS)
+
+
+@pytest.mark.parametrize("question", ANSWERS)
+def test_an_answer_is_true(question: str, tmp_path: Path):
+    run = ANSWERS[question]
+    run(tmp_path) if inspect.signature(run).parameters else run()
 
 
 def test_the_version_converter_has_no_way_back_from_a_normalization():

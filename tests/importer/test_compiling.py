@@ -225,6 +225,22 @@ def test_what_unrolls_to_very_much_is_not_compiled(monkeypatch: pytest.MonkeyPat
     assert "unrolled it has more than 10 steps" in str(model)
 
 
+def test_long_chains_without_a_product_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA would make one function of a chain, in time that grows with the square of its length."""
+    monkeypatch.setattr(compiling, "MOST_IN_A_ROW", 10)
+    nodes = [f"a{k + 1} = {'Neg' if k % 8 else 'MatMul'} (a{k}{'' if k % 8 else ', w'})" for k in range(32)]
+    weights = "float[2, 2] w = {1, 0, 0, 1}"
+    fenced = program(f"g (float[N, 2] a0) => (float[N, 2] a32) <{weights}> {{ {' '.join(nodes)} }}")
+    chain = program(
+        f"g (float[N, 2] a0) => (float[N, 2] a32) {{ {' '.join(nodes).replace('MatMul (', 'Neg (').replace(', w', '')} }}"
+    )
+    x = np.ones((3, 2), np.float32)
+    assert np.array_equal(chain(x), x)
+    assert "more than 10 steps without a product" in str(chain)
+    assert np.array_equal(fenced(x), x)
+    assert "compiled for 1 set of shapes" in str(fenced)
+
+
 def test_arrays_that_may_not_fit_are_made_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "LARGE", 3)
     model = program(

@@ -74,7 +74,8 @@ def test_what_node_and_the_browser_answer_is_compared(tmp_path):
         ("onnx", None, "1.20", False),
         ("onnx", "1.23", "newest", True),
         ("onnx", "1.17", "web", False),
-        ("portable", "1.17", "web", True),
+        ("portable", "1.17", "node", True),
+        ("portable", "1.17", "web", False),
         ("portable", "1.17", "openvino", False),
     ],
 )

@@ -62,7 +62,10 @@ def test_what_is_decided_is_what_trying_says(seed: int):
         kinds["always" if always else "never" if never else "sometimes"] += 1
         assert all(truth) or not always, asked
         assert not (never and any(truth)), asked
-        further = np.random.default_rng(0).integers(1, 3000, (2000, 2)).tolist()
+        further = [
+            *np.random.default_rng(0).integers(1, 3000, (2000, 2)).tolist(),
+            *itertools.product(range(1, 400), (1, 2)),
+        ]
         more = {holds(asked, {"n": n, "m": m}) for n, m in further} | {*truth}
         assert always or never or more == {True, False}, f"{asked} is decided by no question"
         found = asked.condition()

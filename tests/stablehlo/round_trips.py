@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -48,18 +49,45 @@ def artifact_of(function: Flat, structs: Sequence[Any]) -> jax.export.Exported |
         return None
 
 
+def real(leaves: Sequence[Any]) -> list[int]:
+    """The numbers of the floating-point arguments."""
+    return [at for at, x in enumerate(leaves) if jnp.issubdtype(x.dtype, jnp.floating)]
+
+
+def loss_of(function: Flat, leaves: Sequence[Any], *given: Any) -> Any:
+    """A weighted sum of the results, with other floating-point arguments."""
+    full = [*leaves]
+    for at, x in zip(real(leaves), given, strict=True):
+        full[at] = x
+    results = [y for y in function(*full) if jnp.issubdtype(y.dtype, jnp.floating)]
+    weights = (jnp.cos(jnp.arange(y.size)).astype(y.dtype).reshape(y.shape) for y in results)
+    return sum(jnp.sum(y * w) for y, w in zip(results, weights, strict=True))
+
+
+def is_slope(function: Flat, leaves: Sequence[Any], found: Sequence[Any]) -> bool:
+    """Whether gradients are how the loss changes, by differences of it along the axes."""
+    given, step = [leaves[at] for at in real(leaves)], 1e-2
+    for number, gradient in enumerate(found):
+        for at in np.ndindex(gradient.shape):
+            ends = [
+                float(
+                    loss_of(
+                        function,
+                        leaves,
+                        *(x.at[at].add(sign * step) if n == number else x for n, x in enumerate(given)),
+                    )
+                )
+                for sign in (1, -1)
+            ]
+            if abs((ends[0] - ends[1]) / (2 * step) - float(gradient[at])) > 0.02 * (1 + abs(float(gradient[at]))):
+                return False
+    return True
+
+
 def gradients(function: Flat, leaves: Sequence[Any]) -> list[Any]:
     """The gradients of a weighted sum of the results by the floating-point arguments."""
-    of = [at for at, x in enumerate(leaves) if jnp.issubdtype(x.dtype, jnp.floating)]
-
-    def loss(*given: Any) -> Any:
-        full = [*leaves]
-        for at, x in zip(of, given, strict=True):
-            full[at] = x
-        results = [y for y in function(*full) if jnp.issubdtype(y.dtype, jnp.floating)]
-        weights = (jnp.cos(jnp.arange(y.size)).astype(y.dtype).reshape(y.shape) for y in results)
-        return sum(jnp.sum(y * w) for y, w in zip(results, weights, strict=True))
-
+    of = real(leaves)
+    loss = partial(loss_of, function, leaves)
     compiled = jax.jit(jax.grad(loss, tuple(range(len(of)))), compiler_options=QUICKLY)
     return list(compiled(*(leaves[at] for at in of))) if of else []
 
@@ -95,7 +123,13 @@ def round_trip(
         program = from_stablehlo(artifact)
         again: Flat = lambda *xs: jax.tree.leaves(program(*xs))
         with jax.default_matmul_precision("highest"):
-            expected = jax.jit(function, compiler_options=QUICKLY)(*leaves)
+            try:
+                expected = jax.jit(function, compiler_options=QUICKLY)(*leaves)
+            except ValueError as error:
+                if "refining shapes" not in str(error):
+                    raise
+                counted["that XLA cannot compute"] += 1  # JAX's own lowering has open sizes where XLA wants numbers
+                return
             compare(case, expected, jax.jit(again, compiler_options=QUICKLY)(*leaves), f"stablehlo {dict(sizes)}")
             counted["values"] += 1
             if number % GRADIENTS == 0:
@@ -105,7 +139,13 @@ def round_trip(
                     wanted = []
                 if wanted:
                     loose = checking._Case(case.fn, 1e-3, 1e-3, False)
-                    compare(loose, wanted, gradients(again, leaves), f"gradient {dict(sizes)}")
+                    found = gradients(again, leaves)
+                    try:
+                        compare(loose, wanted, found, f"gradient {dict(sizes)}")
+                    except AssertionError:
+                        if is_slope(function, leaves, wanted) or not is_slope(function, leaves, found):
+                            raise
+                        counted["whose derivative is a rule of their own"] += 1  # which artifacts do not have
                     counted["gradients"] += 1
         if has_onnx and number % ONNX == 0:
             to_onnx(case, specs, options, program, structs, leaves, expected)

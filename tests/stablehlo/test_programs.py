@@ -178,6 +178,45 @@ def test_an_assertion_that_does_not_hold_is_told():
         program(np.ones(5, np.float32))
 
 
+ASSERTED = {
+    "a multiple": (lambda x: x.reshape(2, -1), ["2*n"], (), [("B",)]),
+    "at least": (lambda x: x[:4] * 2, ["n, 3"], ["n >= 4"], [("B", 3)]),
+    "at most": (lambda x, y: jnp.concatenate([x, y]), ["n, 3", "m, 3"], ["m >= n"], [("P", 3), ("Q", 3)]),
+    "divided": (lambda x: x.reshape(x.shape[0] // 4, 4), ["n"], ["mod(n, 4) == 0"], [("B",)]),
+    "equal": (lambda x, y: x + y, ["n, 3", "n, 3"], (), [("P", 3), ("Q", 3)]),
+    "of another": (lambda x, y: jnp.concatenate([x, y[::2]]), ["n", "2*n"], (), [("P",), ("Q",)]),
+}
+
+
+@pytest.mark.parametrize("name", ASSERTED)
+def test_assertions_are_constraints_on_other_names(name):
+    fn, shapes, constraints, specs = ASSERTED[name]
+    scope = jax.export.SymbolicScope(constraints)
+    structs = [jax.ShapeDtypeStruct(jax.export.symbolic_shape(text, scope=scope), np.float32) for text in shapes]
+    assert jaxport.to_onnx(jaxport.from_stablehlo(exported(fn, *structs)), specs).verify().ok
+
+
+def test_constraints_on_shardings_are_kept_where_a_mesh_is_set():
+    text = """
+        sdy.mesh @mesh = <["x"=2]>
+        func.func public @main(%a: tensor<4x4xf32>) -> tensor<4x4xf32> {
+          %0 = sdy.sharding_constraint %a <@mesh, [{}, {"x"}]> : tensor<4x4xf32>
+          return %0 : tensor<4x4xf32>
+        }"""
+    program, x = jaxport.from_stablehlo(text), np.ones((4, 4), np.float32)
+    traced = lambda: str(jax.make_jaxpr(program)(x))
+    assert "sharding_constraint" not in traced()
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((2,), ("x",))):
+        assert "PartitionSpec(None, 'x')" in traced() or "P(None, 'x')" in traced()
+
+
+def test_a_saved_model_is_refused_by_name(tmp_path):
+    (tmp_path / "saved_model.pb").write_bytes(b"")
+    for path in (tmp_path, tmp_path / "saved_model.pb"):
+        with pytest.raises(jaxport.InvalidArgument, match="XlaCallModule"):
+            jaxport.from_stablehlo(path)
+
+
 LOOPS = {
     "scan": lambda x: lax.scan(lambda c, r: (jnp.sin(c * r), c + r), x[0], x),
     "reverse": lambda x: lax.scan(lambda c, r: (jnp.sin(c * r), c + r), x[0], x, reverse=True),

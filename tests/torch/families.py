@@ -80,6 +80,8 @@ TWO = {"vocab_size": 60, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}  # fmt: skip
 T5 = {"vocab_size": 60, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4,
     "decoder_start_token_id": 0}  # fmt: skip
+CHUNKED = {"hidden_size": 16, "state_size": 4, "num_hidden_layers": 2, "vocab_size": 60, "num_heads": 4, "head_dim": 8, "n_groups": 1,
+    "chunk_size": 4}  # fmt: skip
 SIGHT = {**SMALL, "image_size": 32, "patch_size": 8}
 STAGES = {"image_size": 32, "hidden_sizes": [16, 32], "depths": [1, 1], "num_stages": 2}
 
@@ -215,8 +217,8 @@ FAMILIES: dict[str, Family] = {
     "xglm": decoder("xglm", {**SMALL, "d_model": 32, "ffn_dim": 48, "num_layers": 2, "attention_heads": 4}),
     "biogpt": decoder("biogpt", SMALL),
     "mamba": decoder("mamba", {"hidden_size": 16, "state_size": 4, "num_hidden_layers": 2, "vocab_size": 60}),
-    "mamba2": decoder("mamba2", {"hidden_size": 16, "state_size": 4, "num_hidden_layers": 2, "vocab_size": 60, "num_heads": 4,
-        "head_dim": 8, "n_groups": 1, "chunk_size": 4}),
+    "mamba2": decoder("mamba2", CHUNKED, length=8),
+    "mamba2 beside its chunks": decoder("mamba2", CHUNKED),
     "recurrent_gemma": decoder("recurrent_gemma", {**SMALL, "lru_width": 32, "attention_window_size": 16, "num_key_value_heads": 1}),
     "bamba": decoder("bamba", {**GROUPED, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1,
         "mamba_chunk_size": 4, "attn_layer_indices": [1]}),
@@ -315,6 +317,12 @@ FAMILIES: dict[str, Family] = {
         down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2, latent_channels=4),
         partial(image, 16, name="sample"), None),
 }  # fmt: skip
+
+REFUSED: dict[str, dict[str, str]] = {
+    # Printed source has one case, in which nothing is padded; the program pads, and takes all lengths.
+    "mamba2 beside its chunks": dict.fromkeys(("printed", "checkpoint"), r"input_ids\.shape\[1\] has to be 4\*seq"),
+}
+"""What cannot be done: what is told, by the family and the question."""
 
 
 def load(folder: Path) -> ModuleType:

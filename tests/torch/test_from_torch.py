@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -21,6 +22,7 @@ with warnings.catch_warnings():
     from torch import nn
 
     from tests.torch.fresh import MODULES
+    from tests.torch.idioms import MODULES as IDIOMS
     from tests.torch.models import CASES, SIZES, Plain
 
 import jaxport
@@ -94,7 +96,7 @@ def test_names_roles_and_ties_are_those_of_the_module(tmp_path: Path):
 
 
 @pytest.mark.parametrize("framework", ["nnx", "equinox"])
-@pytest.mark.parametrize("name", [name for name in MODULES if name != "recurrent"])  # whose gates are parts of entries
+@pytest.mark.parametrize("name", MODULES)
 def test_a_fresh_module_loads_a_trained_checkpoint(name: str, framework: Any, tmp_path: Path):
     make, example, _ = MODULES[name]
     torch.manual_seed(0)
@@ -106,6 +108,20 @@ def test_a_fresh_module_loads_a_trained_checkpoint(name: str, framework: Any, tm
                 tensor.uniform_(0.2, 0.9)
     found = load(tmp_path).load_pytorch({key: value.detach() for key, value in trained.state_dict().items()})(x.numpy())
     np.testing.assert_allclose(found, trained.eval()(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", IDIOMS)
+def test_what_is_one_line_computes_the_same(name: str, tmp_path: Path):
+    make, args, shapes = IDIOMS[name]
+    torch.manual_seed(0)
+    module = make().eval()
+    program = jaxport.from_torch(module, args, dynamic_shapes=shapes)
+    program.to_source(tmp_path, framework="nnx")
+    with torch.no_grad():
+        expected = torch.utils._pytree.tree_leaves(module(*args))
+    found = jax.tree.leaves(load(tmp_path).load()(*(one.numpy() for one in args)))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 class Cached(nn.Module):

@@ -129,7 +129,7 @@ def test_what_is_searched_by_bisection_is_sorted(search):
 
 @pytest.mark.parametrize(
     ("constraint", "shapes"),
-    [("a == b", ["2*a", "2*b"]), ("a == 2*b", ["a", "2*b"]), ("mod(a, 2) == 0", ["a", "a"]), ("c == b", ["b", "b"])],
+    [("a == b", ["2*a", "2*b"]), ("a == 2*b", ["a", "2*b"]), ("mod(a, 2) == 0", ["a", "a"])],
 )
 def test_sizes_that_equalities_replace_are_chosen(constraint: str, shapes: list[str]):
     exported = jaxport.to_onnx(lambda x, y: x + y, [(shape,) for shape in shapes], constraints=[constraint])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
@@ -49,11 +49,13 @@ class Entry:
       name: its name.
       axes: the order of its axes in a tensor that is made of it.
       other: the name of the other module's entry that is the same tensor, if it is tied.
+      blocks: the order of its equal parts along its first axis there: of the gates of a cell, for example.
     """
 
     name: str
     axes: tuple[int, ...]
     other: str = ""
+    blocks: tuple[int, ...] = ()
 
 
 def pytorch_loading(
@@ -72,23 +74,27 @@ def pytorch_loading(
         if not weight.name and not weight.trained:  # a table of the program
             continue
         entry = known.get(weight.file)
-        if entry is None or weight.axes is None:
+        made = None if entry is None else _made(weight, entry)
+        if made is None:
             return ""
-        entries[path] = Entry(entry.name, tuple(entry.axes[axis] for axis in weight.axes), entry.other)
+        entries[path] = made
     if not entries or len({entry.name for entry in entries.values()}) < len(entries):
         return ""  # equal tensors may have been merged
     counted = any(path.endswith(".mean") for path in entries)
     has_tables = len(entries) < len(weights)
-    lines = "\n".join(f'    "{path}": ("{entry.name}", {entry.axes}),' for path, entry in _templates(entries).items())
+    templates = _templates(entries)
+    lines = "\n".join(f'    "{path}": ("{entry.name}", {entry.axes}),' for path, entry in templates.items())
+    blocks = {path: entry.blocks for path, entry in templates.items() if entry.blocks}
     unread, tied, fixed = _others(program, {entry.name for entry in entries.values()})
     tied |= {entry.name: [entry.name, entry.other] for entry in entries.values() if entry.other}
-    constants = {"UNREAD": unread, "TIED": tied, "FIXED": fixed}
+    constants = {"UNREAD": unread, "TIED": tied, "FIXED": fixed, "BLOCKS": blocks}
     return _LOADING.format(
         model=model,
         entries=lines,
         others="".join(f"#: {_OTHERS[name]}\n{name} = {value}\n" for name, value in constants.items() if value),
         of="TIED.get(name, [name])" if tied else "[name]",
         differing=_DIFFERING if tied else "",
+        ordered=_ORDERED if blocks else "",
         checked=_CHECKED if fixed else "",
         digest=_DIGEST if fixed else "",
         used=f"{{{', '.join(f'*{name}' for name in ('UNREAD', 'FIXED') if constants[name])}}}"
@@ -98,6 +104,16 @@ def pytorch_loading(
         skipped=_SKIPPED if has_tables else "",
         counters=f' and not name.endswith(".{COUNTER}")' if counted else "",
     )
+
+
+def _made(weight: Weight, entry: Entry) -> Entry | None:
+    """Return an entry as a tensor is made of it; None if it is not known how."""
+    parts = [piece.part for piece in weight.pieces if piece.part is not None]
+    blocks = tuple(begin // (end - begin) for begin, end in parts)
+    is_whole = len({end - begin for begin, end in parts}) < 2 and sorted(blocks) == [*range(len(blocks))]
+    if weight.axes is None or weight.part is not None or not is_whole or len(weight.pieces) > max(len(parts), 1):
+        return None
+    return Entry(entry.name, tuple(entry.axes[axis] for axis in weight.axes), entry.other, blocks)
 
 
 def _others(program: ImportedProgram, read: Set[str]) -> tuple[list[str], dict[str, list[str]], dict[str, list[str]]]:
@@ -180,7 +196,7 @@ def _templates(entries: Mapping[str, Entry]) -> dict[str, Entry]:
         rows.setdefault(NUMBER.sub("{}", path), {})[path] = entry
     templates: dict[str, Entry] = {}
     for template, row in rows.items():
-        names = {Entry(NUMBER.sub("{}", entry.name), entry.axes) for entry in row.values()}
+        names = {replace(entry, name=NUMBER.sub("{}", entry.name), other="") for entry in row.values()}
         same = all(NUMBER.findall(path) == NUMBER.findall(entry.name) for path, entry in row.items())
         templates |= {template: next(iter(names))} if same and len(names) == 1 else row
     return templates
@@ -194,10 +210,15 @@ _SKIPPED = """        if path not in PYTORCH and template not in PYTORCH:
 _OTHERS = {
     "UNREAD": "Entries that the model does not read.",
     "TIED": "All names of the entries that have several.",
+    "BLOCKS": "The order of the gates that entries have side by side.",
     "FIXED": (
         "Entries whose values are in the code, with digests of their numbers: as they are, and rounded to 16 bits."
     ),
 }
+_ORDERED = """        if order := BLOCKS.get(template) or BLOCKS.get(path):
+            parts = np.split(array, len(order))
+            array = np.concatenate([parts[place] for place in order])
+"""
 _DIFFERING = """        if any(not np.array_equal(array, array_of(entries[other]), equal_nan=True) for other in held[1:]):
             others.append(f"{' and '.join(f'`{other}`' for other in held)} are one tensor in this model, and differ")
 """

@@ -30,7 +30,8 @@ class Weight:
       dtype: its element type.
       read: returns the array; nothing is read before.
       trained: whether it is a parameter; a statistic or a table is not.
-      axes: the order of the axes that the file's tensor has here; None if more than their order differs.
+      axes: the order of the axes that the file's tensor has here, whatever order its rows have if it is made of
+        pieces; None if more than their order differs.
       part: where its elements begin and end in the vector of the file; None if it has all of them.
       origin: its name in the file, if that is another one.
       pieces: the tensors that it is made of, for targets that keep these: the gates of a cell, those for the input
@@ -61,7 +62,8 @@ class Weight:
         """Return the same tensor with its axes in another order."""
         order = None if self.axes is None else tuple(self.axes[axis] for axis in axes)
         shape = tuple(self.shape[axis] for axis in axes)
-        return replace(self, shape=shape, read=lambda: self.read().transpose(axes), axes=order)
+        pieces = () if order is None else self.pieces
+        return replace(self, shape=shape, read=lambda: self.read().transpose(axes), axes=order, pieces=pieces)
 
     def reshaped(self, shape: tuple[int, ...]) -> Weight:
         """Return the same tensor in another shape."""

@@ -23,11 +23,14 @@ def identities(model: ir.Model) -> str:
 def _is_identity(node: ir.Node) -> bool:
     if is_op(node, "Cast"):
         return source(node).dtype is not None and source(node).dtype == node.attributes["to"].as_int()
+    if is_op(node, "CastLike"):
+        dtypes = {None if operand is None else operand.dtype for operand in node.inputs}
+        return None not in dtypes and len(dtypes) == 1
     return is_op(node, "Identity")
 
 
 def _removed(node: ir.Node) -> bool:
-    (operand,), (result,) = node.inputs, node.outputs
+    operand, (result,) = node.inputs[0], node.outputs
     if operand is None or node.graph is None:
         return False
     if result.is_graph_output():

@@ -15,13 +15,13 @@ from jaxport.importer.calls import PlacedOperation, listed_paths, unnumbered_pat
 from jaxport.importer.names import given_name, unique
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode, nodes_within
 from jaxport.importer.values.stored import originals
-from jaxport.onnx_facts import ELEMENTWISE, MEASURES, POOLS, SELECTIONS, SOFTMAXES, VIEWS
+from jaxport.onnx_facts import ELEMENTWISE, MEASURES, OF_PYTORCH, POOLS, SELECTIONS, SOFTMAXES, VIEWS
 from jaxport.printable import printable
 
 Scope = tuple[str, str]
 """The path of a module and the name of its type, which is empty if the exporter did not keep it."""
 
-_NAMES, _CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
+_NAMES, _CLASSES = OF_PYTORCH, "pkg.torch.onnx.class_hierarchy"
 _NAMESPACE = "namespace"
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 """The number of a module in the path of one that is in a list."""

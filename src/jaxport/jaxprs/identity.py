@@ -115,6 +115,7 @@ def owned(value: Any, copies: dict[str, np.ndarray] | None = None) -> Any:
         place = str(whole.__array_interface__)
         if place not in copies:
             copies[place] = np.array(whole)
+            copies[place].flags.writeable = False
         copy = copies[place]
         kept = np.ndarray(value.shape, value.dtype, copy, begins, copy.strides if whole is value else value.strides)
     kept.flags.writeable = False

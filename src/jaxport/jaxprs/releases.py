@@ -602,6 +602,22 @@ def breaks_parser(data: bytes) -> str:
     return "MLIR's parser crashes on it" if done.returncode < 0 else ""
 
 
+def assume(dim: Any, comparison: str, other: Any) -> bool:
+    """Add a constraint (`==` or `>=`) to the scope of symbolic sizes; return whether JAX takes it."""
+    difference = dim - other
+    pairs = [(dim, other)]
+    if comparison == "==":  # JAX wants one term on the left
+        parts = [difference._from_term(term, count, scope=difference.scope) for term, count in difference._sorted_terms]
+        pairs = [(p, p - difference) if str(p)[0] != "-" else (-p, difference - p) for p in parts]
+    for left, right in pairs:
+        try:
+            difference.scope._parse_and_process_explicit_constraint(f"{left} {comparison} {right}")
+        except (ValueError, NotImplementedError):
+            continue
+        return True
+    return False
+
+
 #: What MLIR raises for what it cannot parse.
 MLIRError: type[Exception] = _ir.MLIRError
 

@@ -12,6 +12,8 @@ from math import inf, pi
 ROLES = "jaxport.roles"
 #: The metadata of a model that `from_torch` made: the names of all entries of the module's state dict, as a list.
 STATE_DICT = "jaxport.state_dict"
+#: The metadata of nodes that PyTorch's exporter has written: the modules around each of them.
+OF_PYTORCH = "pkg.torch.onnx.name_scopes"
 
 #: Elementwise operators of one tensor.
 UNARY = frozenset(

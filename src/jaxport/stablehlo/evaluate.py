@@ -19,6 +19,7 @@ from jaxport.blocks.marking.recorder import Boundary
 from jaxport.blocks.marking.window import current_recorder
 from jaxport.errors import LONGEST_REASON, InvalidArgument, JaxportError, ModelError, Refusal, Unsupported
 from jaxport.jaxprs import InconclusiveDimensionOperation, PythonFunction, source_info_util
+from jaxport.jaxprs.releases import assume
 from jaxport.stablehlo import host, recognised
 from jaxport.stablehlo.reading import unread
 from jaxport.stablehlo.registry import CONTEXT, definitions
@@ -168,7 +169,12 @@ class HloWalk:
             return self.params[number] if number in self.params else operation.attributes["value"]
         if operation.name in ("func.call", "stablehlo.composite"):
             return self.called(operation, operands)
-        known = host.compute(operation, operands)
+        try:
+            known = host.compute(operation, operands)
+        except InconclusiveDimensionOperation:
+            if operation not in self.module.asserted or not _assumed(operation, operands):
+                raise
+            return np.array(True)
         if known is not None:
             return known
         name, given = named(operation)
@@ -296,6 +302,19 @@ def refusals(module: HloModule) -> list[Refusal]:
 
 
 _UNKNOWN = "is not known; define it with `@jaxport.stablehlo_op`"
+
+
+_ASSUMED = {"EQ": (0, "==", 1), "GE": (0, ">=", 1), "LE": (1, ">=", 0)}
+
+
+def _assumed(operation: HloOperation, operands: Sequence[np.ndarray]) -> bool:
+    """Whether a comparison of sizes with names is a constraint on them now: the artifact asserts it."""
+    direction = operation.attributes["comparison_direction"]
+    if direction not in _ASSUMED or any(x.size != 1 for x in operands):
+        return False
+    left, comparison, right = _ASSUMED[direction]
+    sizes = [x.item() for x in operands]
+    return assume(sizes[left], comparison, sizes[right])
 
 
 def _named(operation: HloOperation) -> str:

@@ -106,7 +106,9 @@ _ELEMENTWISE: dict[str, PythonFunction] = {
     "subtract": operator.sub,
     "multiply": operator.mul,
     "divide": _divide,
-    "remainder": lambda x, y: x - y * _divide(x, y),
+    "remainder": lambda x, y: (
+        x % y if is_symbolic_dim(x) and not is_symbolic_dim(y) and y > 0 else x - y * _divide(x, y)
+    ),
     "negate": operator.neg,
     "maximum": _maximum,
     "minimum": _minimum,

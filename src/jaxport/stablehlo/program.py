@@ -100,6 +100,14 @@ def _loaded(artifact: object) -> object:
         return artifact
     if isinstance(artifact, str | os.PathLike):
         path = Path(artifact)
+        if path.name == "saved_model.pb" or (path / "saved_model.pb").is_file():
+            raise InvalidArgument(
+                "a SavedModel of TensorFlow is not read, and its weights are in files of their own",
+                where=f"`{path}`",
+                why="an artifact is in it only as the attribute `module` of a node `XlaCallModule`",
+                instead="write what `jax.export.export(…)(…).serialize()` returns beside it, or take the attribute out "
+                "with TensorFlow: `node.attr['module'].s` of a node in `graph.library.function`",
+            )
         if not path.is_file():
             raise InvalidArgument("there is no such file", where=f"`{path}`", instead="give the path of an artifact")
         artifact = path.read_bytes()
@@ -200,13 +208,17 @@ class HloProgram:
         """The types of the arguments, flat: `jax.core.ShapedArray` of an artifact, else `TensorType`."""
         if self.exported is not None:
             return list(self.exported.in_avals)
-        return [self.module.main.body.types[at] for at in self._own]
+        return jax.tree.leaves([self.module.main.body.types[at] for at in self._own])  # also those in tuples
 
     @property
     def output_types(self) -> list[Any]:
         """The types of the results, flat."""
         if self.exported is not None:
             return list(self.exported.out_avals)
+        return jax.tree.leaves(self._results)
+
+    @property
+    def _results(self) -> list[Any]:
         return [self.module.kinds[value] for value in self.module.main.body.returned]
 
     @property
@@ -252,7 +264,9 @@ class HloProgram:
     def _flat(self, args: tuple[object, ...], kwargs: Parameters) -> list[Array]:
         """Return the arguments as a list; the error says what differs."""
         leaves, tree = jax.tree.flatten((args, dict(kwargs)))
-        wanted = self.exported.in_tree if self.exported is not None else jax.tree.structure(((0,) * len(self._own), {}))
+        types = self.module.main.body.types
+        wanted = jax.tree.structure((tuple(types[at] for at in self._own), {}))
+        wanted = self.exported.in_tree if self.exported is not None else wanted
         if tree != wanted:
             raise InvalidArgument(
                 "the arguments have another structure than the artifact's",
@@ -386,7 +400,8 @@ class HloProgram:
                 results = self._run(given, leaves)
         if self.exported is not None:
             return jax.tree.unflatten(self.exported.out_tree, results)
-        return results[0] if len(results) == 1 else tuple(results)
+        made = jax.tree.unflatten(jax.tree.structure(tuple(self._results)), results)
+        return made[0] if len(made) == 1 else made
 
     @cached_property
     def _is_known_by_value(self) -> bool:
@@ -412,10 +427,10 @@ class HloProgram:
         operands = []
         for at, attributes in enumerate(main.argument_attributes):
             if at in self._own:
-                operands.append(next(given))
+                operands.append(jax.tree.map(lambda _: next(given), main.body.types[at]))
             else:
                 operands.append(None if "jax.token" in attributes else self._platform(main.body.types[at].dtype))
-        results = [host.as_jax(value) for value in walk.run(main.body, operands, {})]
+        results = [host.as_jax(value) for value in jax.tree.leaves(walk.run(main.body, operands, {}))]
         if self.exported is None:
             return [jnp.asarray(value) for value in results]
         return [_of_type(value, aval) for value, aval in zip(results, self.exported.out_avals, strict=True)]

@@ -347,6 +347,8 @@ def _read_text(text: str) -> Any:
     word = re.fullmatch(r"#(?:stablehlo|chlo)<\w+ (\w+)>", text)
     if word:
         return word[1]
+    if text.startswith("#sdy.sharding<"):  # the names of axes of a mesh, by axis of the array
+        return tuple(tuple(re.findall(r'"([^"]*)"', part)) for part in re.findall(r"\{([^}]*)\}", text))
     if text.startswith("#stablehlo.conv<"):
         return tuple(tuple(_split(part)) for part in re.findall(r"\[([^\]]*)\]", text))
     return SimpleNamespace(**{name: _field(value.strip()) for name, value in _FIELD.findall(text)})

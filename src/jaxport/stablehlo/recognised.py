@@ -31,6 +31,7 @@ _MONOIDS: dict[str, PythonFunction] = {
     "stablehlo.or": lax.bitwise_or,
     "stablehlo.xor": lax.bitwise_xor,
 }
+_OF_BOOLS = {"stablehlo.add": lax.bitwise_or, "stablehlo.multiply": lax.bitwise_and}
 
 
 def monoid(region: Any) -> PythonFunction | None:
@@ -40,7 +41,8 @@ def monoid(region: Any) -> PythonFunction | None:
         return None
     operation = body.operations[0]
     is_whole = operation.results == body.returned and sorted(operation.operands) == sorted(body.arguments)
-    return _MONOIDS.get(operation.name) if is_whole else None
+    of = _OF_BOOLS if body.types[0].dtype == bool else {}
+    return {**_MONOIDS, **of}.get(operation.name) if is_whole else None
 
 
 def returned_argument(region: Any) -> int | None:
@@ -61,10 +63,22 @@ def _is_wide(dtype: np.dtype) -> bool:
     return dtype.itemsize == (16 if dtype.kind == "c" else 8)
 
 
-def _region(function: PythonFunction, name: str, *dtypes: np.dtype) -> Any:
-    module = _lowered(function, any(map(_is_wide, dtypes)), *(((3, 3), dtype) for dtype in dtypes))
+def _region(function: PythonFunction, name: str, *dtypes: np.dtype, is_wide: bool = False) -> Any:
+    module = _lowered(function, is_wide or any(map(_is_wide, dtypes)), *(((3, 3), dtype) for dtype in dtypes))
     found = next((o for o in module.operations() if o.name == name), None)
     return found and canonical(module, found.bodies[0])
+
+
+def is_logaddexp(module: HloModule, body: HloBody) -> bool:
+    """Whether a region of two numbers is what running sums of exponentials are reduced by."""
+    kind = body.types[0].dtype
+    if not jnp.issubdtype(kind, jnp.floating) or len(body.operations) < 2:
+        return False
+    return _region(_cumlogsumexp, "stablehlo.reduce_window", kind) == canonical(module, body)
+
+
+def _cumlogsumexp(x: Array) -> Array:
+    return lax.cumlogsumexp(x, 0)
 
 
 @functools.cache
@@ -97,7 +111,8 @@ def first_extreme(module: HloModule, operation: HloOperation) -> PythonFunction 
             limit = np.iinfo(kind).min if worst < 0 else np.iinfo(kind).max
         if extreme != np.asarray(limit, kind):
             continue
-        if _region(_first(which, kinds[1].dtype), "stablehlo.reduce", kind) == wanted:
+        is_wide = _is_wide(kinds[1].dtype)
+        if _region(_first(which, kinds[1].dtype), "stablehlo.reduce", kind, is_wide=is_wide) == wanted:
             return which
     return None
 

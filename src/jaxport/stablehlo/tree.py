@@ -133,6 +133,12 @@ class HloModule:
         found.update((v, kind) for o in self.operations() for v, kind in zip(o.results, o.types, strict=True))
         return found
 
+    @cached_property
+    def asserted(self) -> frozenset[HloOperation | None]:
+        """The operations whose results the module asserts."""
+        calls = [o for o in self.operations() if o.attributes.get("call_target_name") == "shape_assertion"]
+        return frozenset(self.makers.get(call.operands[0]) for call in calls)
+
     @property
     def is_dynamic(self) -> bool:
         """Whether sizes are computed."""

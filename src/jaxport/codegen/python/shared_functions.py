@@ -21,6 +21,8 @@ LONGEST = 24
 FEWEST_SAVED = 8
 """Lines that a function has to save."""
 MOST_ARGUMENTS = 8
+OVERHEAD = 3
+"""Lines of a function beside its statements."""
 WIDTH = 88
 """Characters of a line."""
 
@@ -192,7 +194,8 @@ class _Search:
                 least = best.saved if best is not None else FEWEST_SAVED - 1
                 if length == 1 and not self.single[begins[0]]:
                     continue
-                if len(begins) > 1 and (len(begins) - 1) * lines > least:
+                runs = _most_apart(begins, length)
+                if runs > 1 and lines * (runs - 1) - runs - OVERHEAD > least:
                     for found in self._alike(begins, length):
                         if found.saved > (best.saved if best is not None else FEWEST_SAVED - 1):
                             best = found
@@ -224,6 +227,15 @@ class _Search:
             if not waiting:
                 break
         return live
+
+
+def _most_apart(begins: Sequence[int], length: int) -> int:
+    """Return how many of some places are so far apart."""
+    count, free = 0, 0
+    for begin in begins:
+        if begin >= free:
+            count, free = count + 1, begin + length
+    return count
 
 
 def _local_names(tree: ast.AST) -> set[str]:
@@ -275,7 +287,7 @@ class _Repeated:
             sum(text.lines for text in self.search.texts[self.runs[0].begin :][: self.length]),
             len(self.runs) * (1 + (8 * arguments + 16) // WIDTH),
         )
-        return lines * (len(self.runs) - 1) - calls - 3
+        return lines * (len(self.runs) - 1) - calls - OVERHEAD
 
     def applied(self, taken: set[str]) -> tuple[ast.FunctionDef, list[ast.stmt], bool]:
         """Return the function, the statements of the method with its calls, and whether it needs the module."""

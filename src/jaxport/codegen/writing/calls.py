@@ -172,9 +172,10 @@ class CallPrinter(Generic[Expression, Statement]):
                 self.names.expressions[variable] = expression  # as it was: no name of its own
                 self.names.keep([chosen], self.names.last[variable])
                 return statements
-            length, is_next = self.length(expression), reader == self.names.now + 1
+            is_next = reader == self.names.now + 1
             longest = math.inf if reader == end and is_next else LONGEST_INLINE if is_next else LONGEST_DISTANT
-            if reader is not None and uses[variable] == 1 and not statements and length <= longest:
+            is_read_once = uses[variable] == 1 and not statements
+            if reader is not None and is_read_once and self.length(expression) <= longest:
                 self.names.expressions[variable] = expression
                 self.names.keep(self.language.names_in(expression), reader)
                 return statements

@@ -67,7 +67,7 @@ def _find(node: ir.Node, opset: int, known: Known) -> Fusion | str | None:
     hindrance = obstacle("BatchNormalization", match.x.value.dtype, opset, [match.scaled.epsilon]) or _imprecision(
         match, known
     )
-    return hindrance or _fusion(match)
+    return hindrance or _fusion(match, opset)
 
 
 def _normalized(scaled: Scaling) -> BatchNormalized | None:
@@ -115,7 +115,7 @@ def _is_worth_moving(x: ir.Value, channel: int) -> bool:
     return channel == 1 or (channel > 1 and (len(dims_of(x) or []) > 3 or is_op(x.producer(), "Transpose")))
 
 
-def _fusion(match: BatchNormalized) -> Fusion | str:
+def _fusion(match: BatchNormalized, opset: int) -> Fusion | str:
     product, variance = match.scaled.result, match.scaled.variance
     result, bias = match.scaled.with_bias(lambda seen: _is_parameter(seen, match.channel))
     parameters = [*match.scales, match.mean, variance, *([bias] if bias else [])]
@@ -135,8 +135,10 @@ def _fusion(match: BatchNormalized) -> Fusion | str:
         scale = match.scales[0] if match.scales else None
         vectors = [vector(scale, 1), vector(bias, 0), vector(match.mean, 0), vector(variance, 1)]
         first = [dims[axis] for axis in order]
+        # Before opset 14 some evaluators take it for that of training: with this momentum they keep the statistics.
+        kept = {"momentum": 1.0} if opset < 14 else {}
         normal = builder.emit(
-            "BatchNormalization", [builder.transposed(x, order), *vectors], first, epsilon=match.scaled.epsilon
+            "BatchNormalization", [builder.transposed(x, order), *vectors], first, epsilon=match.scaled.epsilon, **kept
         )
         return builder.transposed(normal, np.argsort(order).tolist())
 

@@ -42,6 +42,14 @@ An input that differs each time would be compiled each time.
 MOST_EQUATIONS = 50_000
 """The largest number of equations to compile: a longer program was unrolled, and compile time grows with length."""
 
+MOST_IN_A_ROW = 3_000
+"""The largest number of equations between two of `FENCES` to compile: XLA may fuse them into one function, in time that
+grows with the square of its length, and can end the process where it is very long.
+"""
+
+FENCES = frozenset({"dot_general", "conv_general_dilated", "scan", "while", "cond", "sort"})
+"""The operations that XLA fuses with nothing but what is beside them."""
+
 MOST_CONSTANT = 2**28
 """The bytes of weights that a caller's program may hold as constants without a warning: XLA copies them several times.
 """
@@ -377,9 +385,13 @@ def _too_large(jaxpr: Any) -> str:
     XLA aborts the process if it has no memory for an array; operator by operator, each array is checked before it is
     made.
     """
+    in_a_row = 0
     for count, equation in enumerate(equations_run(jaxpr.jaxpr), 1):
+        in_a_row = 0 if equation.primitive.name in FENCES else in_a_row + 1
         if count > MOST_EQUATIONS:
             return f"unrolled it has more than {MOST_EQUATIONS} steps"
+        if in_a_row > MOST_IN_A_ROW:
+            return f"it has more than {MOST_IN_A_ROW} steps without a product, which XLA would fuse into one"
         sizes = [getattr(variable.aval, "size", 0) for variable in equation.outvars]
         if any(size > LARGE for size in sizes):
             return f"it has arrays of more than {LARGE} elements"

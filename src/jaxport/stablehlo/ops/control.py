@@ -50,6 +50,21 @@ def while_(*carried, regions, context):
     return full(lax.while_loop(lambda state: regions[0](*full(state))[0], step, start))
 
 
+@define("chlo.scan")
+def scan(*xs, dimension, scan_dim_size=None, is_reverse=False, is_associative=False, regions, results, context):
+    del is_associative  # which allows another order
+    count = context.operation.attributes["operandSegmentSizes"][0]
+    made = len(results) - len(xs) + count
+
+    def step(carried, rows):
+        values = regions[0](*rows, *carried)
+        return values[made:], values[:made]
+
+    rows = tuple(jnp.moveaxis(x, dimension, 0) for x in xs[:count])
+    carried, ys = lax.scan(step, tuple(xs[count:]), rows, scan_dim_size, bool(is_reverse))
+    return (*(jnp.moveaxis(y, 0, dimension) for y in ys), *carried)
+
+
 @define("rng_bit_generator")
 def rng_bit_generator(state, *, rng_algorithm, results, context):
     if state.size * state.dtype.itemsize != 16:

@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 
 from jaxport.stablehlo import host, recognised
+from jaxport.stablehlo.ops.arithmetic import as_type
 from jaxport.stablehlo.reading import unread
 from jaxport.stablehlo.registry import define
 
@@ -109,7 +110,9 @@ def scatter(*xs, regions, context, **given):
 
 def _scatter(xs, mode, regions, *, scatter_dimension_numbers, indices_are_sorted=False, unique_indices=False):
     count = len(xs) // 2
-    operands, indices, updates = xs[:count], xs[count], xs[count + 1 :]
+    kinds = regions[0].body.types[:count]  # which may be wider
+    operands, updates = (list(map(as_type, each, kinds)) for each in (xs[:count], xs[count + 1 :]))
+    indices = xs[count]
     names = (
         "update_window_dims",
         "inserted_window_dims",

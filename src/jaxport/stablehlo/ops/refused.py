@@ -23,7 +23,6 @@ REASONS = {
     **dict.fromkeys("infeed outfeed send recv".split(), _OUTSIDE),
     **dict.fromkeys("uniform_quantize uniform_dequantize".split(), _QUANTIZED),
     "set_dimension_size": _BOUNDED,
-    "chlo.scan": "is not known; write a loop",
     **dict.fromkeys(
         "@xla_python_cpu_callback @xla_ffi_python_cpu_callback @xla_ffi_partitioned_python_cpu_callback "
         "@xla_python_gpu_callback @xla_ffi_python_gpu_callback".split(),

@@ -6,6 +6,7 @@ from __future__ import annotations
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false
 # pyright: reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from jaxport.stablehlo import host, recognised
-from jaxport.stablehlo.ops.arithmetic import order_key
+from jaxport.stablehlo.ops.arithmetic import as_type, order_key
 from jaxport.stablehlo.registry import define
 
 
@@ -26,9 +27,16 @@ def _pairwise(region):
     return lambda x, y: region(*x, *y) if isinstance(x, tuple) else region(x, y)[0]
 
 
+def _promoted(xs, region):
+    """Return operands in the types that a region computes with, which may be wider: as many as there are."""
+    return [as_type(x, kind) for x, kind in zip(xs, itertools.cycle(region.body.types), strict=False)]
+
+
 @define("reduce")
 def reduce(*xs, dimensions, regions, context):
-    xs, inits = _halves(xs)
+    xs, inits = _halves(_promoted(xs, regions[0]))
+    if not dimensions:
+        return _elementwise(regions[0], xs[0].ndim, len(xs))(*(jnp.broadcast_to(i, xs[0].shape) for i in inits), *xs)
     first = recognised.first_extreme(context.walk.module, context.operation)
     if first is not None:
         index = first(xs[0], dimensions[0], context.operation.types[1].dtype)
@@ -39,7 +47,12 @@ def reduce(*xs, dimensions, regions, context):
     return lax.reduce(tuple(xs), tuple(inits), _pairwise(regions[0]), dimensions)
 
 
-_CUMULATIVE = {lax.add: lax.cumsum, lax.mul: lax.cumprod, lax.max: lax.cummax, lax.min: lax.cummin}
+_CUMULATIVE = {
+    lax.add: lax.cumsum, lax.mul: lax.cumprod, lax.max: lax.cummax, lax.min: lax.cummin,
+    jnp.logaddexp: lax.cumlogsumexp,
+}  # fmt: skip
+MOST_UNROLLED = 64
+"""How many elements a window has at most that is reduced one place after the other, which has a derivative."""
 
 
 def _running(function, x, init, window, padding):
@@ -67,7 +80,8 @@ def _is_start(function, init):
     kind = init.dtype
     lowest = -np.inf if jnp.issubdtype(kind, jnp.floating) else (np.iinfo(kind).min if kind.kind in "iu" else 0)
     highest = np.inf if jnp.issubdtype(kind, jnp.floating) else (np.iinfo(kind).max if kind.kind in "iu" else 1)
-    return bool(init == np.asarray({lax.add: 0, lax.mul: 1, lax.max: lowest, lax.min: highest}[function], kind))
+    start = {lax.add: 0, lax.mul: 1, lax.max: lowest, lax.min: highest, jnp.logaddexp: lowest}[function]
+    return bool(init == np.asarray(start, kind))
 
 
 @define("reduce_window")
@@ -97,23 +111,50 @@ def dynamic_reduce_window(x, init, *sizes, called_computations, context, **_):
 
 
 def _windows(xs, inits, window_dimensions, window_strides, base_dilations, window_dilations, padding, regions, context):
-    ones = (1,) * len(window_dimensions)
+    ones, (region,) = (1,) * len(window_dimensions), regions
     padding = [(0, 0)] * len(ones) if padding is None else [tuple(pair) for pair in padding]
-    monoid = recognised.monoid(regions[0]) if len(xs) == 1 else None
+    xs, inits = _halves(_promoted([*xs, *inits], region))
+    monoid = recognised.monoid(region) if len(xs) == 1 else None
+    if monoid is None and len(xs) == 1 and recognised.is_logaddexp(context.walk.module, region.body):
+        monoid = jnp.logaddexp
     plain = all(set(given or (1,)) == {1} for given in (window_strides, base_dilations, window_dilations))
     if monoid is not None and plain:
         running = _running(monoid, xs[0], context.known(1), window_dimensions, padding)
         if running is not None:
             return running
     given = (window_dimensions, window_strides or ones, padding, base_dilations or ones, window_dilations or ones)
-    if len(xs) == 1:
-        init = inits[0] if context.known(1) is None else context.known(1)
-        return lax.reduce_window(xs[0], init, monoid or _pairwise(regions[0]), *given)
-    return lax.reduce_window(tuple(xs), tuple(inits), _pairwise(regions[0]), *given)
+    if monoid is not None and monoid is not jnp.logaddexp:
+        init = inits[0] if context.known(1) is None else context.known(1).astype(xs[0].dtype)
+        return lax.reduce_window(xs[0], init, monoid, *given)
+    if math.prod(window_dimensions) <= MOST_UNROLLED:
+        return _unrolled(xs, inits, region, *given)
+    return lax.reduce_window(
+        *((xs[0], inits[0]) if len(xs) == 1 else (tuple(xs), tuple(inits))), _pairwise(region), *given
+    )
+
+
+def _unrolled(xs, inits, region, window, strides, padding, base_dilations, window_dilations):
+    """Reduce windows by any function, one place within the windows after the other, each for all windows at once."""
+    pads = [(low, high, dilation - 1) for (low, high), dilation in zip(padding, base_dilations, strict=True)]
+    padded = [lax.pad(x, init, pads) for x, init in zip(xs, inits, strict=True)]
+    rows = list(zip(padded[0].shape, window, strides, window_dilations, strict=True))
+    places = [max((size - (count - 1) * apart - 1) // stride + 1, 0) for size, count, stride, apart in rows]
+    function = _elementwise(region, len(places), len(xs))
+    state = [jnp.broadcast_to(init, places) for init in inits]
+    for offset in itertools.product(*map(range, window)):
+        starts = [at * apart for at, apart in zip(offset, window_dilations, strict=True)]
+        ends = [start + (n - 1) * stride + 1 for start, n, stride in zip(starts, places, strides, strict=True)]
+        parts = [
+            lax.slice(x, starts, ends, strides) if 0 not in places else y for x, y in zip(padded, state, strict=True)
+        ]
+        state = function(*state, *parts)
+        state = state if isinstance(state, tuple) else (state,)
+    return tuple(state)
 
 
 @define("select_and_scatter")
 def select_and_scatter(x, source, init, *, window_dimensions=None, window_strides=None, padding=None, regions, context):
+    source, init = _promoted((source, init), regions[1])
     ones = (1,) * x.ndim
     window, strides = window_dimensions or ones, window_strides or ones
     pads = [(0, 0)] * x.ndim if padding is None else [tuple(map(int, pair)) for pair in padding]
@@ -121,7 +162,13 @@ def select_and_scatter(x, source, init, *, window_dimensions=None, window_stride
     chosen = [o.attributes.get("comparison_direction") for o in steps] if len(steps) == 1 else []
     is_sum = recognised.monoid(regions[1]) is lax.add and context.known(2) is not None and not np.any(context.known(2))
     is_first = steps and steps[0].operands == context.operation.bodies[0].arguments
-    if is_sum and chosen in (["GE"], ["LE"]) and is_first and jnp.issubdtype(x.dtype, jnp.floating):
+    if (
+        is_sum
+        and chosen in (["GE"], ["LE"])
+        and is_first
+        and jnp.issubdtype(x.dtype, jnp.floating)
+        and x.dtype == source.dtype
+    ):
         worst, function = (-np.inf, lax.max) if chosen == ["GE"] else (np.inf, lax.min)
         pooled = lambda x: lax.reduce_window(x, np.array(worst, x.dtype), function, window, strides, pads)
         return jax.vjp(pooled, x)[1](source)[0]
@@ -150,8 +197,9 @@ def _by_offsets(x, source, init, window, strides, pads, select, scatter):
     return lax.slice(made, [low for low, _ in pads], [low + n for (low, _), n in zip(pads, x.shape, strict=True)])
 
 
-def _elementwise(region, rank):
-    function = lambda *numbers: region(*numbers)[0]
+def _elementwise(region, rank, count=1):
+    """Return a region of numbers as a function of arrays, which returns one, or a tuple of `count`."""
+    function = region if count > 1 else lambda *numbers: region(*numbers)[0]
     for _ in range(rank):
         function = jax.vmap(function)
     return function

@@ -275,5 +275,5 @@ class Packed:
 def _joined(parts: Sequence[Weight]) -> Weight:
     """Return gates as one tensor."""
     shape = (*parts[0].shape[:-1], sum(part.shape[-1] for part in parts))
-    read = lambda: np.concatenate([part.read() for part in parts], axis=-1)
-    return Weight(parts[0].name, shape, parts[0].dtype, read, pieces=tuple(parts), origin=parts[0].origin)
+    read, axes = lambda: np.concatenate([part.read() for part in parts], axis=-1), tuple(reversed(range(len(shape))))
+    return Weight(parts[0].name, shape, parts[0].dtype, read, axes=axes, pieces=tuple(parts), origin=parts[0].origin)

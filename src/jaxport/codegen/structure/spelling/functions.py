@@ -16,12 +16,13 @@ from jaxport.codegen.rewriting.known import diagonal_of
 from jaxport.codegen.rewriting.patterns import bindings, pattern, view
 from jaxport.codegen.rewriting.producers import Producers, as_tuple, axes_of, index_of, is_like, is_number, number
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
-from jaxport.codegen.rewriting.steps import in_place
+from jaxport.codegen.rewriting.steps import in_place, variables
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN, is_single
 from jaxport.importer.values.host import Dim, HostValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs import Parameters
 from jaxport.jaxprs.dim_text import parse
+from jaxport.onnx_facts import OF_PYTORCH
 
 # Order
 
@@ -62,6 +63,17 @@ def ordered(step: Step, rewriting: StepRewriting) -> None:
     ascending = rewriting.call(step, "jnp.sort", (source,), _like(values), axis=axis)
     descending = rewriting.call(step, inverse.name, (ascending,), _like(values), inverse.form)
     rewriting.same |= {indices: order, values: descending}
+
+
+@AS_WRITTEN.on_several("lax.top_k")
+def of_equals_in_any_order(step: Step, rewriting: StepRewriting) -> None:
+    """`lax.top_k(where(x == 0, 0, x), k)` is `lax.top_k(x, k)` in a model of PyTorch, which leaves the order of equal elements open."""
+    x = _inside(ONE_ZERO, step.args[0], rewriting.producers)
+    if x is step.args[0] or OF_PYTORCH not in getattr(step.node, "metadata_props", ()):
+        return
+    outputs = tuple(map(_like, step.outputs))
+    rewriting.add(Step("call", step.name, (x, *step.args[1:]), step.kwargs, outputs, step.node))
+    rewriting.same |= dict(zip(step.outputs, outputs, strict=True))
 
 
 def _are_all(x: Any, n: object, options: Parameters, others: Parameters, axis: int) -> bool:
@@ -189,9 +201,25 @@ AS_WRITTEN.rewrite(
 )  # fmt: skip
 
 
-def is_computed(x: object, rewriting: StepRewriting) -> bool:
-    """Whether a value is the result of a step, and so an array of JAX."""
-    return isinstance(x, Variable) and (x in rewriting.producers.made or x in rewriting.producers.parts)
+OF_OPERAND = frozenset({"jnp.reshape", "jnp.transpose", "jnp.swapaxes", "astype", "T", "mT"})
+"""Steps that print as methods: their result is an array of the kind of their operand."""
+
+
+def is_of_jax(x: object, rewriting: StepRewriting) -> bool:
+    """Whether a value is an array of JAX, also if the inputs are NumPy's: methods and operators of those give theirs."""
+    pending, seen = [x], set()
+    while pending:
+        value = pending.pop()
+        step = rewriting.producers.made.get(value) if isinstance(value, Variable) else None
+        if value in rewriting.weights or value in rewriting.producers.parts:
+            return True
+        if step is None or value in seen:
+            continue
+        if step.form in ("call", "vmap") and step.name not in OF_OPERAND:
+            return True
+        seen.add(value)
+        pending += variables(step.args if step.form == "operator" else step.args[:1])
+    return False
 
 
 def _bounded(x: Variable, i: Any, low: Any, high: Any, axis: int, rewriting: StepRewriting) -> object:
@@ -199,7 +227,7 @@ def _bounded(x: Variable, i: Any, low: Any, high: Any, axis: int, rewriting: Ste
 
     NumPy, whose arrays inputs may be, refuses indices that are outside.
     """
-    if not is_computed(x, rewriting) or not isinstance(i, Variable) or np.dtype(i.dtype).kind != "i":
+    if not is_of_jax(x, rewriting) or not isinstance(i, Variable) or np.dtype(i.dtype).kind != "i":
         return None
     return index_of(*[slice(None)] * (axis % len(x.shape)), i) if are_bounds(low, high, x.shape[axis]) else None
 
@@ -209,7 +237,7 @@ AS_WRITTEN.rewrite("jnp.take(x, jnp.clip(i, low, high), axis=axis)", "x[index]",
 
 def _rows(x: Variable, at: Variable, i: Any, step: Step, rewriting: StepRewriting) -> object:
     """Return the positions of rows, of which each has an index."""
-    if not is_computed(x, rewriting) or not isinstance(i, Variable) or at.shape != (x.shape[0], 1):
+    if not is_of_jax(x, rewriting) or not isinstance(i, Variable) or at.shape != (x.shape[0], 1):
         return None
     return rewriting.call(step, "jnp.arange", (x.shape[0],), Variable((x.shape[0],), np.dtype(np.int32)))
 
@@ -364,4 +392,22 @@ def _moves_inside(x: Variable, size: Any, last: Any, length: Any, options: Param
 AS_WRITTEN.rewrite(
     "lax.dynamic_slice_in_dim(x, jnp.clip(jnp.where(i < 0, i + size, i), 0, last), length, **options)",
     "lax.dynamic_slice_in_dim(x, i, length, **options)", when=_moves_inside,
+)  # fmt: skip
+
+
+# The spectrum of real numbers, whose imaginary parts exports write out
+
+
+@view
+def element(value: Any, producers: Producers) -> Any:
+    """Return the constant of which a value is full."""
+    full = producers.step(value, "jnp.broadcast_to")
+    array = full.args[0] if full is not None else value
+    is_known = isinstance(array, HostValue) and not array.symbolic and bool(array.size)
+    return array.data.flat[0] if is_known and bool((array.data == array.data.flat[0]).all()) else None
+
+
+AS_WRITTEN.rewrite(
+    "jnp.fft.fft(lax.complex(x, zero), *options)", "jnp.fft.fft(x, *options)",
+    when=lambda x, zero, rewriting: isinstance(x, Variable) and is_number(element(zero, rewriting.producers), 0),
 )  # fmt: skip

@@ -6,6 +6,7 @@ last digits. Steps without a reader are dropped afterwards.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from jaxport.codegen.rewriting.producers import added_axes, axes_of
 from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
-from jaxport.importer.values.host import Dim
+from jaxport.importer.values.host import Dim, HostValue
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs import Parameters
 
@@ -245,3 +246,32 @@ def stacked(step: Step, rewriting: StepRewriting) -> Step | None:
     if not all(isinstance(part, Variable) for part in parts):
         return None
     return in_place(step, "jnp.stack", parts, **({"axis": axis} if axis else {}))
+
+
+@AS_WRITTEN.on("jnp.roll")
+def joined_the_other_way(step: Step, rewriting: StepRewriting) -> Step | None:
+    """`roll(concatenate((a, b), axis=1), -4, axis=1)` is `concatenate((b, a), axis=1)` if `a` has four columns."""
+    x, shift, *others = step.args
+    joined, axis = rewriting.producers.step(x, "jnp.concatenate"), step.kwargs.get("axis")
+    if joined is None or others or type(shift) is not int or type(axis) is not int or len(joined.args) != 1:
+        return None
+    parts, rank = [*joined.args[0]], len(step.outputs.shape)
+    sizes = [part.shape[axis] for part in parts]
+    if joined.kwargs.get("axis", 0) % rank != axis % rank or not all(isinstance(size, int) for size in sizes):
+        return None
+    ends = [*itertools.accumulate(sizes)]
+    place = -shift % ends[-1]
+    if place not in ends:
+        return None
+    first = ends.index(place) + 1
+    return in_place(step, joined.name, (*parts[first:], *parts[:first]), **joined.kwargs)
+
+
+# Constants
+
+
+AS_WRITTEN.rewrite(
+    "jnp.broadcast_to(full, shape).astype(kind)", "jnp.broadcast_to(number, shape)",
+    when=lambda full: isinstance(full, HostValue) and not full.ndim and not full.symbolic and bool(np.isfinite(full.data)),
+    number=lambda full, kind: HostValue(full.data.astype(kind)),
+)  # fmt: skip

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxport.codegen.rewriting.producers import as_tuple, axes_of, index_of
+from jaxport.codegen.rewriting.producers import added_axes, as_tuple, axes_of, index_of
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
-from jaxport.codegen.rewriting.steps import in_place
+from jaxport.codegen.rewriting.steps import JOINS, in_place
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN
 from jaxport.importer.values.host import HostValue, is_dim
 from jaxport.importer.values.namespaces import HELPERS
@@ -132,3 +132,49 @@ def _times(x: Variable, axis: int, size: Any, scale: tuple[object, ...], options
 AS_WRITTEN.rewrite(
     "helper.resized_along(x, axis, size, *scale, **options)", "jnp.repeat(x, times, axis=axis)", times=_times
 )
+
+
+@AS_WRITTEN.on("")
+def part_of_joined(step: Step, rewriting: StepRewriting) -> object:
+    """`stack([a, b], axis=2)[:, :, 1]` is `b`, and `concatenate((a, b), axis=1)[:, 0]`, of one column each, `a[:, 0]`."""
+    joined = rewriting.producers.step(step.args[0], *JOINS) if step.form == "index" else None
+    if joined is None or len(joined.args) != 1 or joined.kwargs.keys() - {"axis"}:
+        return None
+    rank, parts = len(joined.outputs.shape), joined.args[0]
+    axis, index = joined.kwargs.get("axis", 0) % rank, _whole_index(step.args[1], rank)
+    if index is None or type(index[axis]) is not int or not all(isinstance(part, Variable) for part in parts):
+        return None
+    sizes = [1 if joined.name == "jnp.stack" else part.shape[axis] for part in parts]
+    if not all(isinstance(size, int) for size in sizes) or not -sum(sizes) <= index[axis] < sum(sizes):
+        return None
+    begin, place = 0, index[axis] % sum(sizes)
+    while place - begin >= sizes[0]:
+        begin += sizes.pop(0)
+    part = parts[len(parts) - len(sizes)]
+    cuts = [*index[:axis], *([] if joined.name == "jnp.stack" else [place - begin]), *index[axis + 1 :]]
+    cut = index_of(*cuts)
+    return part if cut is None else in_place(step, "", part, cut, form="index")
+
+
+def _whole_index(index: object, rank: int) -> list[Any] | None:
+    """Return an index with a part for each axis; None if it has others than slices and numbers."""
+    parts = [*index] if isinstance(index, tuple) else [index]
+    if ... in parts:
+        place = parts.index(...)
+        parts[place : place + 1] = [slice(None)] * (rank - len(parts) + 1)
+    parts += [slice(None)] * (rank - len(parts))
+    return parts if all(isinstance(part, slice) or type(part) is int for part in parts) else None
+
+
+@AS_WRITTEN.on("")
+def part_of_expanded(step: Step, rewriting: StepRewriting) -> object:
+    """`expand_dims(x, 1)[:, 0, :, 2:]` is `x[:, :, 2:]`; a first axis is that of the directions of a recurrent layer."""
+    added = rewriting.producers.step(step.args[0], "jnp.expand_dims") if step.form == "index" else None
+    axes = added_axes(added) if added is not None else None
+    if added is None or axes is None or 0 in axes or not isinstance(added.args[0], Variable):
+        return None
+    index = _whole_index(step.args[1], len(added.outputs.shape))
+    if index is None or any(type(index[axis]) is not int or index[axis] not in (0, -1) for axis in axes):
+        return None
+    rest = index_of(*(part for axis, part in enumerate(index) if axis not in axes))
+    return added.args[0] if rest is None else in_place(step, "", added.args[0], rest, form="index")

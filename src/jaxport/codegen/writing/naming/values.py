@@ -55,7 +55,7 @@ NOUNS = {
     "nn.logsumexp": "total", "jnp.linalg.norm": "norm", "jnp.power": "power", "**": "power", "-": "difference",
     "%": "remainder",
     "//": "quotient", "helper.scatter_nd": "updated", "helper.scatter_elements": "updated",
-    "helper.write_into_cache": "updated",
+    "helper.write_into_cache": "updated", "jnp.put_along_axis": "updated",
     "helper.gather_nd": "rows", "lax.cond": "chosen", "lax.switch": "chosen", "lax.scan": "state",
     "lax.while_loop": "state", "jnp.logical_and": "mask", "jnp.logical_or": "mask", "jnp.logical_not": "mask",
 }  # fmt: skip
