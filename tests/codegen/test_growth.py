@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import time
+from unittest import mock
 
 import onnx
 import pytest
 
 import jaxport
+from jaxport.codegen.python.shared_functions import _Search, outlined
 
-pytestmark = pytest.mark.slow
 ENDS = "g (float[4] x0) => (float[4] y) <float[4] c = {1, 2, 3, 4}>"
 
 
@@ -25,6 +27,18 @@ def wide(count: int) -> str:
     )
 
 
+def test_few_repetitions_are_compared() -> None:
+    """Of a chain in which three statements repeat, the lengths that could not save more lines are left out."""
+    lines = ["x = jnp.sin(x)" if n % 3 else "x = jnp.dot(x, self.a[...]) + x" for n in range(300)]
+    (method,) = ast.parse("def f(self, x):\n    " + "\n    ".join([*lines, "return x"])).body
+    assert isinstance(method, ast.FunctionDef)
+    with mock.patch.object(_Search, "_alike", autospec=True, side_effect=_Search._alike) as compared:
+        made = outlined(method, ["x"])
+    assert compared.call_count < 10
+    assert len(made.method.body) < 10
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", [chain, wide])
 def test_time_is_linear(graph) -> None:
     """Five times the nodes take about five times the CPU time; what is quadratic takes up to 25 times."""
