@@ -88,3 +88,10 @@ def test_what_is_almost_a_function_stays(tmp_path: Path) -> None:
 
     program = read_back(almost, [("n", 7)], 23, tmp_path)
     assert not any(step.name == "jnp.log1p" for step in record_fused(program).steps)
+
+
+@pytest.mark.parametrize("name", ["digamma", "erf_inv"])
+def test_source_of_one_function_calls_them_too(name: str, tmp_path: Path) -> None:
+    program = read_back(getattr(jax.lax, name), [("n", 7)], 23, tmp_path)
+    code = program.to_source(framework="jax").code
+    assert code.rstrip().endswith(f"return lax.{name}(x)"), code

@@ -137,7 +137,7 @@ class HloWalk:
             self.items(rest if current_recorder() is None else segments(shorter), inner)
             return tuple(inner.get(v) for v in body.returned), {at: inner[v] for at, v in wanted.items()}
 
-        call.__dict__.update(body=body, step=step)
+        call.__dict__.update(body=body, step=step, module=self.module)
         return call
 
     # -- operations ----------------------------------------------------------------------------------------------------

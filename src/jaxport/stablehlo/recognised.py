@@ -37,11 +37,15 @@ _OF_BOOLS = {"stablehlo.add": lax.bitwise_or, "stablehlo.multiply": lax.bitwise_
 def monoid(region: Any) -> PythonFunction | None:
     """Return the function of JAX that a region of two numbers is; None if it computes anything else."""
     body: HloBody = region.body
+    kind = body.types[0].dtype
+    if len(body.operations) > 4 and len(body.arguments) == 2 and jnp.issubdtype(kind, jnp.floating):
+        is_sum = _region(_cumlogsumexp, "stablehlo.reduce_window", kind) == canonical(region.module, body)
+        return jnp.logaddexp if is_sum else None
     if len(body.operations) != 1 or len(body.arguments) != 2:
         return None
     operation = body.operations[0]
     is_whole = operation.results == body.returned and sorted(operation.operands) == sorted(body.arguments)
-    of = _OF_BOOLS if body.types[0].dtype == bool else {}
+    of = _OF_BOOLS if kind.kind == "b" else {}
     return {**_MONOIDS, **of}.get(operation.name) if is_whole else None
 
 
@@ -67,14 +71,6 @@ def _region(function: PythonFunction, name: str, *dtypes: np.dtype, is_wide: boo
     module = _lowered(function, is_wide or any(map(_is_wide, dtypes)), *(((3, 3), dtype) for dtype in dtypes))
     found = next((o for o in module.operations() if o.name == name), None)
     return found and canonical(module, found.bodies[0])
-
-
-def is_logaddexp(module: HloModule, body: HloBody) -> bool:
-    """Whether a region of two numbers is what running sums of exponentials are reduced by."""
-    kind = body.types[0].dtype
-    if not jnp.issubdtype(kind, jnp.floating) or len(body.operations) < 2:
-        return False
-    return _region(_cumlogsumexp, "stablehlo.reduce_window", kind) == canonical(module, body)
 
 
 def _cumlogsumexp(x: Array) -> Array:
