@@ -171,7 +171,8 @@ def state_dict_entries(program: ImportedProgram) -> dict[str, Entry]:
         ):
             names = {f"{path}.weight" for path in owners}
             if name in names:
-                entries[name] = Entry(name, (0, 1), *(names - {name}))
+                (other,) = names - {name}
+                entries[name] = Entry(name, (0, 1), other)
     return entries
 
 

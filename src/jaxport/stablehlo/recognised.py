@@ -73,7 +73,7 @@ def _region(function: PythonFunction, name: str, *dtypes: np.dtype, is_wide: boo
     return found and canonical(module, found.bodies[0])
 
 
-def _cumlogsumexp(x: Array) -> Array:
+def _cumlogsumexp(x: jax.Array) -> jax.Array:
     return lax.cumlogsumexp(x, 0)
 
 

@@ -136,10 +136,9 @@ def _fusion(match: BatchNormalized, opset: int) -> Fusion | str:
         vectors = [vector(scale, 1), vector(bias, 0), vector(match.mean, 0), vector(variance, 1)]
         first = [dims[axis] for axis in order]
         # Before opset 14 some evaluators take it for that of training: with this momentum they keep the statistics.
-        kept = {"momentum": 1.0} if opset < 14 else {}
-        normal = builder.emit(
-            "BatchNormalization", [builder.transposed(x, order), *vectors], first, epsilon=match.scaled.epsilon, **kept
-        )
+        attributes = {"epsilon": match.scaled.epsilon, **({"momentum": 1.0} if opset < 14 else {})}
+        operands = [builder.transposed(x, order), *vectors]
+        normal = builder.emit("BatchNormalization", operands, first, None, "", **attributes)
         return builder.transposed(normal, np.argsort(order).tolist())
 
     return Fusion("BatchNormalization", result, [match.x.value, *(seen.value for seen in parameters)], build)

@@ -398,13 +398,14 @@ AS_WRITTEN.rewrite(
 # The spectrum of real numbers, whose imaginary parts exports write out
 
 
-@view
-def element(value: Any, producers: Producers) -> Any:
-    """Return the constant of which a value is full."""
+def element(value: object, producers: Producers) -> Any:
+    """Return the number that all elements of a value are; None if they differ, or are not known."""
     full = producers.step(value, "jnp.broadcast_to")
     array = full.args[0] if full is not None else value
-    is_known = isinstance(array, HostValue) and not array.symbolic and bool(array.size)
-    return array.data.flat[0] if is_known and bool((array.data == array.data.flat[0]).all()) else None
+    if not isinstance(array, HostValue) or array.symbolic or not array.size or array.dtype.kind not in "iuf":
+        return None
+    first = array.data.flat[0]
+    return first if (array.data == first).all() and (np.signbit(array.data) == np.signbit(first)).all() else None
 
 
 AS_WRITTEN.rewrite(

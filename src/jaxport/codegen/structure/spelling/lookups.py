@@ -156,14 +156,15 @@ def part_of_joined(step: Step, rewriting: StepRewriting) -> object:
     return part if cut is None else in_place(step, "", part, cut, form="index")
 
 
-def _whole_index(index: object, rank: int) -> list[Any] | None:
+def _whole_index(index: object, rank: int) -> list[slice | int] | None:
     """Return an index with a part for each axis; None if it has others than slices and numbers."""
     parts = [*index] if isinstance(index, tuple) else [index]
     if ... in parts:
         place = parts.index(...)
         parts[place : place + 1] = [slice(None)] * (rank - len(parts) + 1)
     parts += [slice(None)] * (rank - len(parts))
-    return parts if all(isinstance(part, slice) or type(part) is int for part in parts) else None
+    known = [part for part in parts if isinstance(part, slice) or type(part) is int]
+    return known if len(known) == len(parts) else None
 
 
 @AS_WRITTEN.on("")

@@ -19,7 +19,7 @@ from jaxport.codegen.rewriting.patterns import bindings, pattern
 from jaxport.codegen.rewriting.producers import Producers, as_tuple, index_of, is_like, is_number, number
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
-from jaxport.codegen.structure.spelling.functions import are_bounds, is_of_jax
+from jaxport.codegen.structure.spelling.functions import are_bounds, element, is_of_jax
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN
 from jaxport.importer.values.host import Dim, HostValue
 from jaxport.importer.values.recording import Step, Variable
@@ -56,16 +56,6 @@ def elements(step: Step, rewriting: StepRewriting) -> Step | None:
         return _updated(step, rewriting, x, index, y, update)
     y = _number(y, rewriting)
     return in_place(step, "jnp.put_along_axis", x, at, y, axis=axis, inplace=False) if update == "set" else None
-
-
-def element(value: Variable | HostValue, producers: Producers) -> Any:
-    """Return the number that all elements of a value are; None if they differ, or are not known."""
-    full = producers.step(value, "jnp.broadcast_to")
-    array = full.args[0] if full is not None else value
-    if not isinstance(array, HostValue) or array.symbolic or not array.size or array.dtype.kind not in "iuf":
-        return None
-    first = array.data.flat[0]
-    return first if (array.data == first).all() and (np.signbit(array.data) == np.signbit(first)).all() else None
 
 
 def _is_plain(step: Step) -> bool:
