@@ -18,7 +18,7 @@ SPELLED_OUT = ("scatter_nd(", "scatter_elements(", "jnp.where(arranged == 0", "j
 
 WRITTEN: dict[str, list[str]] = {
     "scaled": ["jnp.asarray(x).at[:, :, 0].set(x[:, :, 0] / y)", ".at[:, :, 1].set("],
-    "shifted": ["jnp.zeros((batch, length), jnp.int32).at[:, 1:].set(x[:, :-1]).at[:, 0].set(2)"],
+    "shifted": [".at[:, 1:].set(x[:, :-1]).at[:, 0].set(2)"],
     "erased": ["jnp.asarray(x).at[:, :, 2:4].set(0.0)", ".at[:, ::2].set(1.0)"],
     "replaced": ["jnp.asarray(x).at[:, y].set(z)"],
     "routed": ["lax.top_k(x.reshape(-1, 2, 4), 2, axis=2)", "jnp.put_along_axis("],

@@ -118,6 +118,25 @@ def whole(step: Step, rewriting: StepRewriting) -> object:
     return y if index == slice(None) and is_like(y, step.outputs) else None
 
 
+@AS_WRITTEN.on("at.set")
+def joined(step: Step, rewriting: StepRewriting) -> Step | None:
+    """`x.at[:2].set(a).at[2:].set(b)`, of four rows, is `concatenate((a, b))`."""
+    parts: list[Variable] = []
+    end, written = step.outputs.shape[0], step
+    while isinstance(end, int) and written is not None:
+        x, index, y = written.args
+        if not isinstance(index, slice) or index.step is not None or not isinstance(y, Variable):
+            return None
+        begin, stop, _ = index.indices(step.outputs.shape[0])
+        if stop != end or y.shape != (stop - begin, *step.outputs.shape[1:]) or y.dtype != step.outputs.dtype:
+            return None
+        parts, end = [y, *parts], begin
+        if not begin:
+            return in_place(step, "jnp.concatenate", parts, axis=0) if len(parts) > 1 else None
+        written = rewriting.producers.step(x, "at.set")
+    return None
+
+
 @AS_WRITTEN.on("at.set", "at.add")
 def turned(step: Step, rewriting: StepRewriting) -> Step | None:
     """`x.T.at[i].set(y)` is `x.at[:, i].set(y.T).T`."""
