@@ -168,6 +168,13 @@ def test_the_nodes_of_an_argmax_are_as_many_as_the_page_says():
     assert counts[ignored] == 2
 
 
+@pytest.mark.parametrize("function", [lambda x: jax.lax.top_k(x, 3)[1], jnp.signbit, lambda x: jnp.copysign(1, x)])
+def test_a_nan_of_an_input_counts_as_positive(function: Callable[..., jax.Array]):
+    exported = jaxport.to_onnx(function, [(3,)])
+    negative, positive = (np.array([1, np.copysign(np.nan, sign), 2], np.float32) for sign in (-1, 1))
+    np.testing.assert_array_equal(exported(negative), jax.jit(function)(positive))
+
+
 def every_kind_of_callable() -> None:
     import equinox
     from flax import linen, nnx
