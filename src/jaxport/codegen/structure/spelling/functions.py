@@ -210,7 +210,9 @@ def is_of_jax(x: object, rewriting: StepRewriting) -> bool:
     pending, seen = [x], set()
     while pending:
         value = pending.pop()
-        step = rewriting.producers.made.get(value) if isinstance(value, Variable) else None
+        if not isinstance(value, Variable):
+            return isinstance(value, HostValue)  # which is printed as one
+        step = rewriting.producers.made.get(value)
         if value in rewriting.weights or value in rewriting.producers.parts:
             return True
         if step is None or value in seen:

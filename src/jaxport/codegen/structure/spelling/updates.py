@@ -71,7 +71,7 @@ def _number(y: object, rewriting: StepRewriting) -> object:
 
 def _updated(step: Step, rewriting: StepRewriting, x: object, index: object, y: object, update: str) -> Step:
     """Return the step that writes `y` into `x`: NumPy's arrays, which inputs may be, have no `at`."""
-    if not isinstance(x, HostValue) and not is_of_jax(x, rewriting):
+    if not is_of_jax(x, rewriting):
         x = rewriting.call(step, "jnp.asarray", (x,), step.outputs.shape)
     return in_place(step, f"at.{update}", x, index, _number(y, rewriting), form="method")
 
