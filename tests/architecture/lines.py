@@ -125,7 +125,7 @@ RAISED: list[tuple[str, int, str]] = [
     ("onnx_facts", 158, "which kernels WebGPU has, and which operators compilers for small devices have"),
     (
         "codegen/structure",
-        136,
+        139,
         "what PyTorch writes in place is a line of `.at[...]` instead of 45 of a helper, and runs on NumPy's inputs, too",
     ),
     ("codegen", 16, "`load_pytorch` of recurrent layers, whose gates it puts in the order of the cells"),

@@ -224,12 +224,13 @@ def is_of_jax(x: object, rewriting: StepRewriting) -> bool:
     return False
 
 
-def _bounded(x: Variable, i: Any, low: Any, high: Any, axis: int, rewriting: StepRewriting) -> object:
+def _bounded(x: Variable | HostValue, i: Any, low: Any, high: Any, axis: int, rewriting: StepRewriting) -> object:
     """Return the index of elements along an axis, which JAX bounds itself; of a parameter, it is an embedding.
 
     NumPy, whose arrays inputs may be, refuses indices that are outside.
     """
-    if not is_of_jax(x, rewriting) or not isinstance(i, Variable) or np.dtype(i.dtype).kind != "i":
+    is_table = isinstance(x, HostValue) or x in rewriting.weights
+    if is_table or not is_of_jax(x, rewriting) or not isinstance(i, Variable) or np.dtype(i.dtype).kind != "i":
         return None
     return index_of(*[slice(None)] * (axis % len(x.shape)), i) if are_bounds(low, high, x.shape[axis]) else None
 
