@@ -28,7 +28,8 @@ LOOP = """<ir_version: 10, opset_import: ["": 21]> g (float[n] x) => (float[n] y
 def test_they_are_those_of_jax(function: Callable[..., jax.Array], reverse: bool):
     running = lambda x: function(x, axis=1, reverse=reverse)
     program = jaxport.from_onnx(jaxport.to_onnx(running, [f32("b", "n")], opset=24).model)
-    assert f"lax.{function.__name__}(x, axis=1, reverse={reverse})" in program.to_source(framework="jax").code
+    for framework in ("jax", "nnx"):
+        assert f"lax.{function.__name__}(x, axis=1, reverse={reverse})" in program.to_source(framework=framework).code
     for x in SAMPLES:
         np.testing.assert_array_equal(jax.jit(program)(x), running(x))
         np.testing.assert_array_equal(program(x), running(x))

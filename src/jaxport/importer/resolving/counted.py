@@ -33,7 +33,9 @@ OPSET = 18
 """An opset whose operators of sums of exponentials are those of all others."""
 LOOP_INPUTS = ("M", "cond", "x", "distance")
 _MOVING = RESHAPING | {"Cast", "Identity"}
-_JOINED = {"Max": "cummax", "Min": "cummin", "Mul": "cumprod", "LogAddExp": "cumlogsumexp"}
+_LOG_ADD_EXP = ("LogAddExp", "jnp.logaddexp")
+"""The sum of exponentials as an export spells it, and as the function that a fusion has made of that."""
+_JOINED = {"Max": "cummax", "Min": "cummin", "Mul": "cumprod", **dict.fromkeys(_LOG_ADD_EXP, "cumlogsumexp")}
 """The functions of `jax.lax` by the operator that joins two elements."""
 
 
@@ -146,7 +148,7 @@ def _is_neutral(joined_by: str, shift: _Shift) -> bool:
     dtype = None if shift.x.dtype is None else shift.x.dtype.numpy()
     if dtype is None or joined_by == "Mul":
         return dtype is not None and shift.fill == 1
-    if joined_by == "LogAddExp":
+    if joined_by in _LOG_ADD_EXP:
         return shift.fill == -np.inf
     low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.kind in "iu" else (-np.inf, np.inf)
     return shift.fill == float(low if joined_by == "Max" else high)
