@@ -112,7 +112,7 @@ RAISED: list[tuple[str, int, str]] = [
     ),
     ("frameworks", 1, "`flax.nnx.RoPE` takes open lengths, of which it makes floats"),
     ("importer", 87, "a tied head in a file of PyTorch is one parameter; equal layers are blocks of equal results"),
-    ("importer/resolving", 135, "sizes computed in floats of few bits are exact; upper bits of sums are announced"),
+    ("importer/resolving", 137, "sizes computed in floats of few bits are exact; upper bits of sums are announced"),
     (
         "export/passes",
         100,

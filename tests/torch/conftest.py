@@ -7,7 +7,7 @@ from typing import Any
 PROPERTY = "model of PyTorch"
 
 # What needs PyTorch, which has an environment of its own, is not even looked at for doctests.
-collect_ignore = ["exporting.py", "families.py", "fresh.py", "models.py", "networks.py", "published.py"]
+collect_ignore = ["exporting.py", "families.py", "fresh.py", "idioms.py", "models.py", "networks.py", "published.py"]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

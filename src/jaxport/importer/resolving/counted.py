@@ -154,20 +154,28 @@ def _is_neutral(joined_by: str, shift: _Shift) -> bool:
     return shift.fill == float(low if joined_by == "Max" else high)
 
 
+def _uncast(value: ir.Value | None) -> ir.Node | None:
+    """Return the node whose result a value is, maybe cast: integers of few bits are padded in a wider type."""
+    made = None if value is None else value.producer()
+    return made if not is_op(made, "Cast") or made.inputs[0] is None else made.inputs[0].producer()
+
+
 def _shift(value: ir.Value | None) -> _Shift | None:
     """Return what a value is if it is a `Pad` of as many elements as a `Slice` has taken."""
-    pad = None if value is None else value.producer()
+    pad = _uncast(value)
     if not is_op(pad, "Pad") or len(pad.inputs) != len(("data", "pads", "value")) or pad.inputs[0] is None:
         return None
     if pad.attributes.get_string("mode", "constant") != "constant":
         return None
-    cut, pads = pad.inputs[0].producer(), pad.inputs[1]
+    cut, pads = _uncast(pad.inputs[0]), pad.inputs[1]
     scaled, fill = None if pads is None else pads.producer(), number_of(pad.inputs[2])
     if not is_op(cut, "Slice") or len(cut.inputs) != len(("data", "starts", "ends", "axes")) or fill is None:
         return None
     x, starts, ends, axes = cut.inputs
-    along = None if axes is None else constant_of(axes)
+    along, wide = None if axes is None else constant_of(axes), pad.outputs[0].dtype
     if not is_op(scaled, "Mul") or x is None or x.shape is None or along is None or along.size != 1:
+        return None
+    if pad.inputs[0] is not cut.outputs[0] and not (x.dtype and wide and np.can_cast(x.dtype.numpy(), wide.numpy())):
         return None
     for by, sides in (scaled.inputs, reversed(scaled.inputs)):
         found = None if sides is None else constant_of(sides)
