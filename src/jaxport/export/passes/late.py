@@ -55,7 +55,7 @@ def _written(dtype: np.dtype, opset: int | None) -> ir.Graph:
 
 
 def _erfc(x: jax.Array) -> jax.Array:
-    return lax.erfc(x)  # of which newer releases of JAX take keywords, too
+    return lax.erfc(x)  # which has a keyword in newer releases of JAX: the pattern is of the array alone
 
 
 def _constant(builder: Builder, value: ir.Value) -> ir.Value:
