@@ -123,7 +123,7 @@ def _words(value: object) -> Iterator[str]:
 
 def _plainness(items: list[pytest.Item], words: frozenset[str]) -> dict[pytest.Item, float]:
     """How plainly each test names some words: one that few of them name says more, one in the case's name and code twice."""
-    parts = re.compile(rf"(?<![^\W_])(?:{'|'.join(sorted(words, key=len, reverse=True))})(?![^\W_])")
+    parts = re.compile(rf"(?<![^\W_])(?:{'|'.join(map(re.escape, sorted(words, key=len, reverse=True)))})(?![^\W_])")
     named = {
         item: Counter({*parts.findall(item.nodeid.rpartition("::")[2])})
         + Counter({*_words([getattr(item, "function", None), *_parameters(item)])} & words)

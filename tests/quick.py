@@ -218,11 +218,9 @@ def conditions(source: str, lines: set[int]) -> set[str]:
         for node in ast.walk(function):
             if isinstance(node, ast.If | ast.IfExp) and touched.intersection(_lines_of(node)):
                 asked = list(ast.walk(node.test))
-                found.update(
-                    each.value for each in asked if isinstance(each, ast.Constant) and isinstance(each.value, str)
-                )
+                found.update(str(each.value) for each in asked if isinstance(each, ast.Constant))
                 found.update(each.id for each in asked if isinstance(each, ast.Name) and each.id in keywords)
-    return found
+    return {word for word in found if re.fullmatch(r"[A-Za-z]\w+", word)} - COMMON
 
 
 def _affected(source: str, lines: set[int]) -> list[tuple[ast.FunctionDef, set[int]]]:
