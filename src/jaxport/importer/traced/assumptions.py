@@ -376,8 +376,10 @@ def _cut(condition: Equality) -> str | None:
 
     >>> _cut(Equality("min(8, past + seq)", "past + seq", True))
     'past + seq <= 8'
+    >>> _cut(Equality("seq", "- max(- seq + 64, 0) + 64", True))
+    'seq <= 64'
     """
-    if "min(" not in str(condition):
+    if not re.search(r"\b(?:min|max)\(", str(condition)):
         return None
     found = SizeComparison(condition.left, "==", condition.right).condition()
     return (
