@@ -92,6 +92,8 @@ RAISED: list[tuple[str, int, str]] = [
         "scans, wider regions, sums of bools, shardings; windows that any function reduces have a derivative",
     ),
     ("jaxprs", 7, "constraints that are found while JAX traces are added to the scope of the sizes"),
+    ("pytorch", 3, "attention to one head of keys says that all queries share it, as the exporter needs"),
+    ("jaxprs", 3, "a copy of an array whose axes lie in memory in another order keeps its values"),
     ("codegen/recorded", 24, "sizes that follow from the largest of repeated positions are known: open batches print"),
     (
         "codegen/structure",
