@@ -91,8 +91,10 @@ RAISED: list[tuple[str, int, str]] = [
         67,
         "scans, wider regions, sums of bools, shardings; windows that any function reduces have a derivative",
     ),
-    ("jaxprs", 7, "constraints that are found while JAX traces are added to the scope of the sizes"),
+    ("jaxprs", 10, "constraints that are found while JAX traces are added to the scope of the sizes"),
     ("codegen/recorded", 24, "sizes that follow from the largest of repeated positions are known: open batches print"),
+    ("codegen/structure", 9, "choices of numbers that exporters write as arrays of one element"),
+    ("pytorch", 3, "one head of keys that all heads of queries share"),
     (
         "codegen/structure",
         20,
