@@ -350,13 +350,15 @@ def _with_inequality(assumed: Assumptions, condition: Inequality, where: str) ->
 
 @functools.cache
 def _identity(condition: Equality) -> str | None:
-    """Return an equality that holds for all sizes, and that JAX does not see: of quotients of quotients; None of
-    others.
+    """Return an equality that holds for all sizes, and that JAX does not see: of quotients of quotients, and of
+    extremes; None of others.
 
     >>> _identity(Equality("floordiv(floordiv(n - 127, 64) - 6, 3) + 2", "floordiv(n - 127, 192)", False))
     'floordiv(floordiv(n - 127, 64) - 6, 3) == floordiv(n - 127, 192) - 2'
     >>> _identity(Equality("mod(6*floordiv(floordiv(n, 5) - 2, 2), 3*floordiv(n, 10) - 3)", "0", False))
     'floordiv(floordiv(n, 5) - 2, 2) == floordiv(n, 10) - 1'
+    >>> _identity(Equality("n", "min(5*floordiv(mod(- n, 5) + n, 5), n)", False))
+    'min(5*floordiv(mod(- n, 5) + n, 5), n) == n'
     """
     left, right, _ = condition
     names, scope = sorted(names_in(str(condition))), jax.export.SymbolicScope()
@@ -368,10 +370,10 @@ def _identity(condition: Equality) -> str | None:
         return None
     values = {name: jax.export.symbolic_shape(name, scope=scope)[0] for name in names}
     for side, other in ((left, right), (right, left)):
-        for match in re.finditer(r"(?:^|(?<=[+] ))(?:(\d+)\*)?floordiv\(", side):
+        for match in re.finditer(r"(?:^|(?<=[+] ))(?:(\d+)\*)?(floordiv|min|max)\(", side):
             inside, factor = balanced(side, match.end()), int(match[1] or 1)
-            if "floordiv" in inside:
-                term = f"floordiv({inside})"
+            if match[2] != "floordiv" or "floordiv" in inside:
+                term = f"{match[2]}({inside})"
                 rest = evaluate(other, values) - (evaluate(side, values) - factor * evaluate(term, values))
                 return f"{term} == {rest // factor}"
     return None
