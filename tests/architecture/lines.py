@@ -91,6 +91,8 @@ RAISED: list[tuple[str, int, str]] = [
         67,
         "scans, wider regions, sums of bools, shardings; windows that any function reduces have a derivative",
     ),
+    ("stablehlo", 60, "`qr` is one operation again, with its derivative; missing derivatives are refused by name"),
+    ("stablehlo/ops", 1, "functions of JAX that a module had spelled out are operations of their own"),
     ("jaxprs", 7, "constraints that are found while JAX traces are added to the scope of the sizes"),
     ("codegen/recorded", 24, "sizes that follow from the largest of repeated positions are known: open batches print"),
     (

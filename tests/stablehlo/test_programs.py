@@ -390,3 +390,73 @@ def test_the_command_takes_artifacts(artifact, tmp_path):
     assert run("import", path, "-o", tmp_path / "printed").exit_code == 0
     assert (tmp_path / "printed" / "model.py").is_file()
     assert run("run", path, "--random").exit_code == 0
+
+
+symmetric = lambda a: a + jnp.conj(jnp.swapaxes(a, -1, -2))
+positive = lambda a: a @ jnp.conj(jnp.swapaxes(a, -1, -2)) + 4 * jnp.eye(a.shape[-1])
+FACTORED = {
+    "qr": (jnp.linalg.qr, (5, 3)),
+    "qr of a wide matrix": (jnp.linalg.qr, (3, 5)),
+    "qr of batches": (jnp.linalg.qr, ("b", 4, 3)),
+    "complete qr": (lambda a: jnp.linalg.qr(a, mode="complete"), (5, 3)),
+    "complete qr of a square matrix": (lambda a: jnp.linalg.qr(a, mode="complete"), (3, 3)),
+    "r alone": (lambda a: jnp.linalg.qr(a, mode="r"), (5, 3)),
+    "q alone": (lambda a: jnp.linalg.qr(a)[0], (5, 3)),
+    "qr of a qr": (lambda a: jnp.linalg.qr(a + jnp.linalg.qr(a)[0]), (5, 3)),
+    "qr with pivots": (lambda a: jax.scipy.linalg.qr(a, pivoting=True, mode="economic"), (5, 3)),
+    "qr in a loop": (lambda a: lax.fori_loop(0, 2, lambda _, x: sum(jnp.linalg.qr(x)), a), (3, 3)),
+    "eigh": (lambda a: jnp.linalg.eigh(symmetric(a)), (4, 4)),
+    "svd": (lambda a: [x**2 for x in jnp.linalg.svd(a, full_matrices=False)], (5, 3)),
+    "singular values": (lambda a: jnp.linalg.svd(a, compute_uv=False), (3, 5)),
+    "lu": (jax.scipy.linalg.lu, (4, 4)),
+    "lu_factor": (jax.scipy.linalg.lu_factor, (4, 4)),
+    "det": (jnp.linalg.det, (4, 4)),
+    "inv": (jnp.linalg.inv, (4, 4)),
+    "cholesky": (lambda a: jax.scipy.linalg.cholesky(positive(a)), (4, 4)),
+    "triangular": (lambda a: jax.scipy.linalg.solve_triangular(positive(a), a[:, :2], trans=1), (4, 4)),
+    "eigenvalues": (lambda a: jnp.abs(jnp.linalg.eigvals(a)), (4, 4)),
+    "tridiagonal": (lambda a: lax.linalg.tridiagonal_solve(a[0], a[1] + 5, a[2], a[:, :2]), (4, 4)),
+    "pinv": (jnp.linalg.pinv, (5, 3)),
+    "expm": (lambda a: jax.scipy.linalg.expm(a / 3), (4, 4)),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64], ids=["real", "complex"])
+@pytest.mark.parametrize("name", FACTORED)
+def test_factorizations_have_their_own_derivatives(name, dtype):
+    fn, shape = FACTORED[name]
+    numbers = np.random.default_rng(1).normal(size=[2, *(size if isinstance(size, int) else 2 for size in shape)])
+    a = jnp.asarray(numbers[0] + (1j * numbers[1] if dtype == np.complex64 else 0), dtype)
+    spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape(", ".join(map(str, shape))), dtype)
+    unchecked = [jax.export.DisabledSafetyCheck.custom_call("ALL")]
+    program = jaxport.from_stablehlo(jax.export.export(jax.jit(fn), disabled_checks=unchecked)(spec))
+
+    def loss(fn, a):
+        results = [y for y in jax.tree.leaves(fn(a)) if jnp.issubdtype(y.dtype, jnp.inexact)]
+        weights = [jnp.cos(jnp.arange(y.size)).reshape(y.shape) for y in results]
+        return sum(jnp.sum((y.real - y.imag / 2) * w) for y, w in zip(results, weights, strict=True))
+
+    for want, got in zip(jax.tree.leaves(fn(a)), jax.tree.leaves(program(a)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    wanted, found = (jax.grad(loss, 1)(each, a) for each in (fn, program))
+    np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3 * float(np.abs(wanted).max()))
+
+
+def test_a_factorization_that_is_read_as_it_is_stays():
+    fn = lambda a: (jnp.linalg.qr(a, mode="raw"), jnp.linalg.qr(a))
+    program = jaxport.from_stablehlo(exported(fn, jax.ShapeDtypeStruct((5, 3), np.float32)))
+    a = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    for want, got in zip(jax.tree.leaves(fn(a)), jax.tree.leaves(program(a)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_what_has_no_derivative_is_named():
+    program = jaxport.from_stablehlo(exported(jax.scipy.linalg.hessenberg, np.ones((3, 3), np.float32)))
+    with pytest.raises(jaxport.Unsupported, match="rule for 'hessenberg'"):
+        jax.grad(lambda a: program(a).sum())(np.ones((3, 3), np.float32))
+
+
+def test_a_qr_of_a_tpu_is_one():
+    fn = lambda a: jnp.linalg.qr(a)
+    artifact = exported(fn, jax.ShapeDtypeStruct((5, 3), np.float32), platforms=("tpu",))
+    assert "qr" in primitives(jaxport.from_stablehlo(artifact), np.ones((5, 3), np.float32))
