@@ -338,6 +338,29 @@ MALFORMED = {
 }  # fmt: skip
 
 
+QUANT = "tensor<2x!quant.uniform<i8:f32, 0.1:5>>"
+PLACED = {
+    "a type": ("func.func @main(%a: tensor<2xf32>) {\n  %r = stablehlo.convert %a : (tensor<2xf32>) -> tensor<2xf80>\n  return\n}", "line 2, column 8"),
+    "a type of an argument": ("\nfunc.func @main(%a: tensor<2xf80>) {\n  return\n}", "line 2, column 1"),
+    "what is no tensor": ("\nfunc.func @main(%a: memref<2xf32>) {\n  return\n}", "line 2, column 1"),
+    "a quantized type": (f"func.func @main(\n  %a: {QUANT}) {{\n  return\n}}", "line 2, column"),
+    "an operation": ("func.func @main(%a: tensor<2xf32>) {\n  %r = stablehlo.custom_call @mine(%a) : (tensor<2xf32>) -> tensor<2xf32>\n  return\n}", "line 2, column 8"),
+    "blocks": ("\nfunc.func @main(%a: tensor<2xf32>) {\n  cf.br ^bb1\n^bb1:\n  return\n}", "line 2, column 1"),
+    "a call of itself": ("func.func @main() {\n  call @f() : () -> ()\n  return\n}\nfunc.func @f() {\n  call @main() : () -> ()\n  return\n}", "line 6, column 3"),
+    "no body": ("\nfunc.func private @main(%a: tensor<f32>) -> tensor<f32>", "line 2, column 1"),
+    "data": ("func.func @main() {\n  %0 = stablehlo.constant dense_resource<foo> : tensor<2xf32>\n  return\n}", "line 2, column 8"),
+    "data of another size": ('func.func @main() {\n  %0 = stablehlo.constant dense_resource<foo> : tensor<2xf32>\n  return\n}\n{-#\n  dialect_resources: {builtin: {foo: "0x0400000001000000"}}\n#-}', "line 2, column 8"),
+    "an operation that is no function": ("\nsdy.mesh @m = <[\"x\"=2]>\nmodule @inner {\n}", "line 3, column 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_refusals_have_line_and_column(name):
+    text, place = PLACED[name]
+    with pytest.raises((jaxport.ModelError, jaxport.Unsupported), match=place):
+        jaxport.from_stablehlo(text)
+
+
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed(name):
     data, why = MALFORMED[name]
