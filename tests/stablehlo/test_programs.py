@@ -461,6 +461,8 @@ def test_factorizations_have_their_own_derivatives(name, dtype):
 
     for want, got in zip(jax.tree.leaves(fn(a)), jax.tree.leaves(program(a)), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    if jax.__version_info__ < (0, 10) and name in ("qr of a wide matrix", "complete qr", "qr with pivots"):
+        pytest.skip("JAX 0.9 has no derivative of this factorization")
     wanted, found = (jax.grad(loss, 1)(each, a) for each in (fn, program))
     np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3 * float(np.abs(wanted).max()))
 
