@@ -94,8 +94,10 @@ RAISED: list[tuple[str, int, str]] = [
     ("stablehlo", 60, "`qr` is one operation again, with its derivative; missing derivatives are refused by name"),
     ("stablehlo/ops", 1, "functions of JAX that a module had spelled out are operations of their own"),
     ("stablehlo", 25, "what is refused or malformed in an artifact is told with line and column of its operation"),
-    ("jaxprs", 7, "constraints that are found while JAX traces are added to the scope of the sizes"),
+    ("jaxprs", 10, "constraints that are found while JAX traces are added to the scope of the sizes"),
     ("codegen/recorded", 24, "sizes that follow from the largest of repeated positions are known: open batches print"),
+    ("codegen/structure", 9, "choices of numbers that exporters write as arrays of one element"),
+    ("pytorch", 3, "one head of keys that all heads of queries share"),
     (
         "codegen/structure",
         20,

@@ -233,7 +233,7 @@ OPERATORS = {
     ),
     "ONNX Runtime's operator, with a bias, a mask and a term": attention(
         "y = com.microsoft.MultiHeadAttention<num_heads=2, unidirectional=1>(q, k, k, b, mask, term)",
-        "float[batch, 5, 8] q", "float[batch, 6, 8] k", "float[24] b", "int32[batch, 6] mask", "float[1, 2, 5, 6] term",
+        "float[batch, 5, 8] q", "float[batch, 5, 8] k", "float[24] b", "int32[batch, 5] mask", "float[1, 2, 5, 5] term",
     ),
     "ONNX Runtime's operator, with projections": attention(
         "y = com.microsoft.Attention<num_heads=2>(q, w, b)", "float[batch, 5, 8] q", "float[8, 24] w", "float[24] b",
@@ -265,6 +265,13 @@ def test_other_operators(name: str, tmp_path: Path) -> None:
     code = printed(OPERATORS[name], tmp_path)
     assert "nn.dot_product_attention(" in code
     assert "softmax" not in code
+
+
+def test_the_last_query_sees_all_keys(tmp_path: Path) -> None:
+    """ONNX Runtime's operator hides no key from it, if there are more keys than queries."""
+    body = "y = com.microsoft.MultiHeadAttention<num_heads=2, unidirectional=1>(q, k, k)"
+    code = printed(attention(body, "float[batch, 5, 8] q", "float[batch, 6, 8] k"), tmp_path)
+    assert "is_causal" not in code
 
 
 def test_a_factor_of_each_key_is_no_factor_of_the_queries(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ WRITTEN: dict[str, list[str]] = {
     "hot": ["jnp.zeros((6, 4), jnp.float32).at[x].set(1.0)"],
     "relative": ["nn.dot_product_attention(", "bias="],
     "slopes": ["nn.dot_product_attention(", "bias=", "is_causal=True"],
+    "shared": ["nn.dot_product_attention(", "is_causal=True"],
+    "ends": ["if length > 64:", "[-length + 64 :]"],
     "waves": ["jnp.concatenate((jnp.cos(x), jnp.sin(x)), axis=-1)"],
 }
 

@@ -224,6 +224,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     },
     "jnp.minimum(high, jnp.maximum(low, x))": {"x": WHOLE, "low": HostValue(np.int32(-3)), "high": THREE},
     "lax.complex(jnp.real(z), jnp.imag(z))": {"z": np.array([1 + 2j, -0.0 - 3j], np.complex64)},
+    "jnp.where(condition, x, y)": {"condition": TRUE, "x": ROW, "y": FLOATS},
     "jnp.roll(jnp.roll(x, i, axis=a), j, axis=b)": {"x": CUBE, "i": 1, "a": 2, "j": -2, "b": 0},
 }  # fmt: skip
 """Values for the names of patterns; `x` is some floats."""
@@ -244,9 +245,9 @@ def values_of(wanted: str) -> dict[str, Any]:
 def test_a_rule_computes_what_it_replaces(table: str, wanted: str) -> None:
     program = Program(pattern(wanted), values_of(wanted))
     tables = [SAME_BITS] if table == "bits" else [AS_WRITTEN]
-    rewriting = StepRewriting(
-        tables, weights={variable for variable in program.known if variable in program.names.values()}
-    )
+    made = [step.outputs for step in program.steps]
+    given = {variable for variable in program.known if variable in program.names.values() and variable not in made}
+    rewriting = StepRewriting(tables, weights=given)
     for step in program.steps:
         rewriting.add(step)
     known = dict(program.known)

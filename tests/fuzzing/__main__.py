@@ -152,6 +152,7 @@ def main(kind: str, seed: str, count: str) -> int:
     found: Counter[str] = Counter()
     first, slowest, largest = 0, 0.0, 0
     begun = time.monotonic()
+    next(attempts(kind, int(seed), 0, 0, Path()), None)  # what takes minutes to make, before a worker has to say a word
     while first < int(count):
         current = first
         for row in watched([sys.executable, "-m", "tests.fuzzing", "--work", kind, seed, count, str(first)]):

@@ -134,10 +134,10 @@ class Drawn:
     def binary(self) -> None:
         op_type = self.draw.choice(["Add", "Sub", "Mul", "Max", "Min"])
         kind = self.draw.choice([INTEGERS, INTEGERS, FLOATS])
-        one, other = self.pick(kind), self.pick(kind)
-        shape = self.together(one, other)
+        operands = [self.pick(kind) for _ in range(self.draw.choice([1, 2, 3]) if op_type in ("Max", "Min") else 2)]
+        shape = self.together(*operands)
         if shape is not None:
-            self.emit(op_type, [one, other], shape, kind)
+            self.emit(op_type, operands, shape, kind)
 
     def divided(self) -> None:
         x, by = self.pick(INTEGERS), self.draw.choice([1, 2, 3])

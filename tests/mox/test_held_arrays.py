@@ -129,3 +129,33 @@ def test_a_read_only_view_of_what_can_be_written_to_is_copied(tmp_path):
         assert np.may_share_memory(owned(mapped), mapped), mode
         assert not owned(mapped[1:]).flags.writeable
         assert mapped.flags.writeable == (mode != "r")
+
+
+BASE = np.arange(48.0).reshape(2, 3, 8)
+VIEWS = {
+    "all": BASE,
+    "reversed axes": BASE.T,
+    "permuted axes": BASE.transpose(1, 0, 2),
+    "every second": BASE[..., ::2],
+    "backwards": BASE[::-1],
+    "repeated": np.broadcast_to(BASE[0], (4, 3, 8)),
+    "one element": BASE[0, 0, 0:1].reshape(()),
+    "none": BASE[:0],
+    "other bytes": BASE.view(np.int32)[..., 1::2],
+    "the real part": (BASE + 1j).real,
+    "columns": np.asfortranarray(BASE),
+    "permuted memory": np.ascontiguousarray(BASE.transpose(1, 0, 2)).transpose(1, 0, 2),
+    "a field": np.zeros(3, [("a", "f4"), ("b", "i2")])["b"],
+    "text": np.array(["a", "bc"]),
+}
+
+
+@pytest.mark.parametrize("first", VIEWS)
+def test_whatever_is_a_view_of_what_is_copied(first: str) -> None:
+    for second in VIEWS:
+        copies: dict[str, np.ndarray] = {}
+        for name in (first, second):
+            kept = owned(VIEWS[name], copies)
+            np.testing.assert_array_equal(kept, VIEWS[name], strict=True)
+            assert not kept.flags.writeable
+            assert not np.shares_memory(kept, VIEWS[name])

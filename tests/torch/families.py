@@ -297,7 +297,7 @@ FAMILIES: dict[str, Family] = {
     **{f"timm {name}": of_library("timm", name, side) for name, side in {
         "resnet26d": 64, "mobilenetv4_conv_small": 64, "ghostnet_100": 64, "repvgg_a0": 64, "efficientnet_lite0": 64}.items()},
     "timm vit": of_library("timm", "vit_tiny_patch16_224", 32, img_size=32, depth=2),
-    "timm mixer": of_library("timm", "mixer_s32_224", 64, img_size=64, num_blocks=2),
+    "timm mixer": of_library("timm", "mixer_s32_224", 64, img_size=64),
     "timm convmixer": of_library("timm", "convmixer_768_32", 28, depth=2, dim=32),
     # diffusers
     "diffusers unet2d": of_diffusers("UNet2DModel", noisy, sample_size=16, in_channels=4, out_channels=4, block_out_channels=(16, 32),

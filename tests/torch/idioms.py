@@ -122,6 +122,17 @@ def slopes(_: Attention, places: Tensor, mask: Tensor) -> Tensor:
     return torch.tensor([0.5, 0.25]).view(1, 2, 1, 1) * places.float() + 0.0 * mask[:, None, None, :].float()
 
 
+def shared(queries: Tensor, keys: Tensor) -> Tensor:
+    """Attention to one head of keys, which all heads of queries share."""
+    return nn.functional.scaled_dot_product_attention(queries, keys, keys, is_causal=True)
+
+
+def ends(x: Tensor) -> Tensor:
+    """The end of a table: as much of it as there is of what it is added to, as MPT does."""
+    table = torch.arange(64.0).sin()
+    return x + table[max(0, len(table) - x.shape[1]) :, None]
+
+
 X = torch.arange(30.0).reshape(2, 3, 5).sin()
 OPEN = ("batch", "length", 5)
 MODULES: dict[str, Made] = {
@@ -135,6 +146,9 @@ MODULES: dict[str, Made] = {
         [("batch", "length", 16), ("batch", "length")]),
     "slopes": Made(lambda: Attention(slopes, True), (torch.arange(160.0).reshape(2, 5, 16).sin(), torch.ones(2, 5)),
         [("batch", "length", 16), ("batch", "length")]),
+    "shared": Made(lambda: Computed(shared), (torch.arange(80.0).reshape(2, 4, 5, 2).sin(), torch.arange(20.0).reshape(2, 1, 5, 2).cos()),
+        [("batch", 4, "length", 2), ("batch", 1, "length", 2)]),
+    "ends": Made(lambda: Computed(ends), (X,), [OPEN]),
     "waves": Made(lambda: Computed(waves), (torch.tensor([3, 7]),), [("batch",)]),
 }  # fmt: skip
 

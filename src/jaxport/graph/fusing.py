@@ -7,6 +7,7 @@ similar computation is left as it is, or None if nothing matches.
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,12 @@ from jaxport.onnx_facts import VIEWS, releases, schema
 
 SHOWN = 5
 """The number of values named for each reason why a fusion was declined."""
+
+
+def spread(one: ir.Value, other: ir.Value | None) -> list[Dim]:
+    """Return the dims of a value that is broadcast with another one, if there is one."""
+    pairs = itertools.zip_longest(*(reversed(dims_of(each) or ()) for each in (one, other)), fillvalue=1)
+    return [b if a == 1 else a for a, b in pairs][::-1]
 
 
 class Builder:
@@ -102,6 +109,10 @@ class Builder:
     def constant(self, array: np.ndarray, name: str, moved_from: ir.Value | None = None) -> ir.Value:
         """Return a constant that the node can use: see `Editor.constant`."""
         return self.editor.constant(self.node.graph, array, name, moved_from)
+
+    def pairwise(self, op_type: str, one: ir.Value, other: ir.Value) -> ir.Value:
+        """Insert a node of two operands of one dtype that are broadcast, whose result has it, too."""
+        return self.emit(op_type, [one, other], spread(one, other), one.dtype)
 
     def integers(self, numbers: Sequence[int], name: str) -> ir.Value:
         """Return a vector of int64: axes, or a shape."""

@@ -117,7 +117,10 @@ def owned(value: Any, copies: dict[str, np.ndarray] | None = None) -> Any:
             copies[place] = np.array(whole)
             copies[place].flags.writeable = False
         copy = copies[place]
-        kept = np.ndarray(value.shape, value.dtype, copy, begins, copy.strides if whole is value else value.strides)
+        if whole is value:
+            kept = copy.view()
+        else:
+            kept = np.ndarray(value.shape, value.dtype, copy, begins, value.strides)
     kept.flags.writeable = False
     return kept
 

@@ -59,7 +59,7 @@ def exported(call: ModuleCall, translations: Mapping[PythonFunction, PythonFunct
       ExportError: PyTorch cannot export it.
     """
     with _silent():
-        traced, names = _traced(call), _output_names(call.outputs())
+        traced, names = _with_shared_heads(_traced(call)), _output_names(call.outputs())
         refused = f"PyTorch cannot write `{call.name}` as ONNX"
         with boundary(refused, where="`torch.onnx.export`", instead=advice, kind=ExportError):
             # Not optimized: PyTorch would fold the transposes of weights into tensors without names, and merge equal
@@ -77,6 +77,16 @@ def exported(call: ModuleCall, translations: Mapping[PythonFunction, PythonFunct
     _rename_sizes(model, call)
     _claim(model, call.module)
     return Trace(model, traced, _most(traced, call))
+
+
+def _with_shared_heads(traced: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Say of attention to one head of keys that queries share it: PyTorch broadcasts it, and writes it so said only."""
+    attention = pytorch().ops.aten.scaled_dot_product_attention.default
+    for node in traced.graph.find_nodes(op="call_function", target=attention):
+        queries, *shared = (len(shape) == 4 and shape[1] for shape in (one.meta["val"].shape for one in node.args[:3]))
+        if shared == [1, 1] and queries != 1:
+            node.kwargs = node.kwargs | {"enable_gqa": True}
+    return traced
 
 
 def _most(traced: torch.export.ExportedProgram, call: ModuleCall) -> dict[str, int]:

@@ -35,7 +35,7 @@ def _find(node: ir.Node, known: Knowledge) -> Fusion | None:
         return None
 
     def build(builder: Builder) -> ir.Value:
-        return functools.reduce(partial(_both, builder), [*others, causal[0]])
+        return functools.reduce(partial(builder.pairwise, "And"), [*others, causal[0]])
 
     return Fusion("And", result, terms, build)
 
@@ -53,9 +53,3 @@ def _is_causal(term: ir.Value, known: Knowledge) -> bool:
     """Whether a condition holds where the index of the last axis is at most that of the axis before."""
     band, rank = known.of(term).band, len(dims_of(term) or ())
     return band is not None and rank > 1 and band.conditions == {unit(rank - 2, rank) - unit(rank - 1, rank)}
-
-
-def _both(builder: Builder, one: ir.Value, other: ir.Value) -> ir.Value:
-    pairs = zip(dims_of(one) or (), dims_of(other) or (), strict=True)
-    shape = [second if first == 1 else first for first, second in pairs]
-    return builder.emit("And", [one, other], shape, ir.DataType.BOOL)

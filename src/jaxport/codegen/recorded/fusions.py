@@ -415,20 +415,11 @@ def _broadcastable(builder: Builder, seen: Seen, how: Arrangement) -> ir.Value:
 
 def combined(builder: Builder, op_type: str, terms: Sequence[ir.Value]) -> ir.Value | None:
     """Return the sum or the conjunction of values, with all axes of the scores; None of none."""
-
-    def wide(value: ir.Value) -> list[Dim]:
-        dims = dims_of(value) or []
-        return [*[1] * (len(AXES.scores) - len(dims)), *dims]
-
-    def both(one: ir.Value, other: ir.Value) -> ir.Value:
-        dims = [b if a == 1 else a for a, b in zip(wide(one), wide(other), strict=True)]
-        rank = max(len(dims_of(value) or ()) for value in (one, other))
-        return builder.emit(op_type, [one, other], dims[len(dims) - rank :], one.dtype)
-
     if not terms:
         return None
-    total = reduce(both, terms)
-    return reshaped(builder, total, wide(total))
+    total = reduce(partial(builder.pairwise, op_type), terms)
+    dims = dims_of(total) or []
+    return reshaped(builder, total, [*[1] * (len(AXES.scores) - len(dims)), *dims])
 
 
 def _of_operator(node: ir.Node, known: Knowledge) -> Attended | str | None:
@@ -481,6 +472,8 @@ def _of_operator(node: ir.Node, known: Knowledge) -> Attended | str | None:
     if is_runtime:  # whose default is written as zero, too
         scale = scale or inner**-0.5
     is_causal = bool(options.get("is_causal") or options.get("unidirectional"))
+    if options.get("unidirectional") and sizes[axes.queries] != sizes[axes.keys]:
+        return "its last query sees all keys"
     return Attended(
         (seen[0], seen[1], seen[2], seen[3]), axes, sizes, scale, conditions, biases, is_causal=is_causal,
         is_guarded=not is_runtime,

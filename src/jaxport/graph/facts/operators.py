@@ -50,7 +50,8 @@ from jaxport.graph.facts.truth import band_over, both, chosen, comparison, eithe
 Rule = Callable[[SeenNode], Facts]
 
 _NUMBERS: Mapping[str, Callable[..., Number]] = {
-    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Neg": np.negative, "Max": np.maximum, "Min": np.minimum,
+    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Neg": np.negative,
+    "Max": lambda *x: np.max(x), "Min": lambda *x: np.min(x),
     "Less": np.less, "LessOrEqual": np.less_equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal,
     "Equal": np.equal, "And": np.logical_and, "Or": np.logical_or, "Not": np.logical_not, "IsInf": np.isinf,
     "IsNaN": np.isnan, "Abs": np.abs,

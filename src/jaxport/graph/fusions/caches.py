@@ -26,7 +26,7 @@ import onnx_ir as ir
 from jaxport.graph.affine import NOTHING, Condition, Known, Position, conjunction, values_in
 from jaxport.graph.arranging import Arrangement
 from jaxport.graph.editing import Dim, dims_of
-from jaxport.graph.fusing import Builder, Fusion, fuse
+from jaxport.graph.fusing import Builder, Fusion, fuse, spread
 from jaxport.graph.fusions.attention import ANCHOR, Attended, behind_views, heads_merged, recognized
 from jaxport.graph.fusions.cached_rows import NEW, Cache
 from jaxport.graph.fusions.narrowing import Narrowing
@@ -173,7 +173,7 @@ class CachedStep:
             return None
         assert self.total is not None
         added = [self._shown(builder, seen) for seen in self.added]
-        total = reduce(partial(_both, builder, "Add"), added) if added else None
+        total = reduce(partial(builder.pairwise, "Add"), added) if added else None
         bias = self._hiding(builder, total) if self.conditions else total
         assert bias is not None
         return builder.expanded(bias, [*(dims_of(bias) or ())[:2], self.keys.count, _dim(self.total)])
@@ -205,11 +205,11 @@ class CachedStep:
             [self._shown(builder, one.seen) for one in self.conditions if one.holds == holds] for holds in (True, False)
         )
         if not held:  # nothing to negate
-            hides = reduce(partial(_both, builder, "Or"), broken)
-            return builder.emit("Where", [hides, hidden, shown], _spread(hides, added), self.dtype)
+            hides = reduce(partial(builder.pairwise, "Or"), broken)
+            return builder.emit("Where", [hides, hidden, shown], spread(hides, added), self.dtype)
         held += [builder.emit("Not", [value], dims_of(value), ir.DataType.BOOL) for value in broken]
-        visible = reduce(partial(_both, builder, "And"), held)
-        return builder.emit("Where", [visible, shown, hidden], _spread(visible, added), self.dtype)
+        visible = reduce(partial(builder.pairwise, "And"), held)
+        return builder.emit("Where", [visible, shown, hidden], spread(visible, added), self.dtype)
 
 
 def _terms(bias: Seen) -> list[Seen]:
@@ -227,16 +227,6 @@ def _hiding_or_added(bias: Seen) -> Mask | Seen:
     """Return the mask that a bias is; the bias itself if it hides nothing, whatever it is added to."""
     mask = additive(bias)
     return bias if mask is None or (mask.numbers is not None and min(mask.numbers) > LOW) else mask
-
-
-def _both(builder: Builder, op_type: str, one: ir.Value, other: ir.Value) -> ir.Value:
-    return builder.emit(op_type, [one, other], _spread(one, other), one.dtype)
-
-
-def _spread(one: ir.Value, other: ir.Value | None) -> list[Dim]:
-    """Return the dims of a value that is broadcast with another one of the same rank."""
-    dims = dims_of(one) or []
-    return dims if other is None else [b if a == 1 else a for a, b in zip(dims, dims_of(other) or (), strict=True)]
 
 
 def _dim(total: SizeSum) -> Dim:

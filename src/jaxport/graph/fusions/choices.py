@@ -101,19 +101,13 @@ def _build(
             builder.emit("Not", [condition], dims_of(condition), ir.DataType.BOOL) if choice.hides else condition
             for choice, condition in zip(found, conditions, strict=True)
         ]
-    joined = functools.reduce(functools.partial(_both, builder, "Or" if hides else "And"), conditions)
+    joined = functools.reduce(functools.partial(builder.pairwise, "Or" if hides else "And"), conditions)
     low, last = builder.now(found[0].low.value), found[-1].other
     if casts and last.scalar is not None:
         other = builder.constant(np.asarray(_cast(last.scalar, casts), casts[-1]), "seen")
     else:
         other = _over(builder, last, len(dims))
     return builder.emit("Where", [joined, low, other] if hides else [joined, other, low], dims, dtype)
-
-
-def _both(builder: Builder, op_type: str, one: ir.Value, other: ir.Value) -> ir.Value:
-    pairs = zip(dims_of(one) or (), dims_of(other) or (), strict=True)
-    shape = [second if first == 1 else first for first, second in pairs]
-    return builder.emit(op_type, [one, other], shape, ir.DataType.BOOL)
 
 
 def _cast(number: float, casts: Sequence[np.dtype]) -> float:
@@ -131,6 +125,7 @@ def _is_in_order(seen: Seen) -> bool:
 
 
 def _over(builder: Builder, seen: Seen, rank: int) -> ir.Value:
-    """Return a value with as many axes as the result, of one element where it has none."""
-    dims = dict(zip(seen.axes, dims_of(seen.value) or (), strict=True))
-    return builder.viewed(seen.value, [dims.get(axis, 1) for axis in range(rank)])
+    """Return a value that broadcasts to the result, of one element along the axes between that it does not have."""
+    dims = dict(zip(seen.axes, own := dims_of(seen.value) or (), strict=True))
+    first = min((axis for axis in seen.axes if isinstance(axis, int)), default=rank)
+    return builder.viewed(seen.value, [dims.get(axis, 1) for axis in range(min(first, rank - len(own)), rank)])

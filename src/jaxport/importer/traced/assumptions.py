@@ -27,7 +27,7 @@ from jaxport.importer.traced.conditions import (
 )
 from jaxport.importer.values.host import Undecided
 from jaxport.jaxprs import Dim
-from jaxport.jaxprs.dim_text import symbols
+from jaxport.jaxprs.dim_text import split_sizes, symbols
 from jaxport.jaxprs.dims import evaluate
 from jaxport.sizes.conditions import SizeComparison
 from jaxport.sizes.sums import only_name
@@ -355,19 +355,25 @@ def _identity(condition: Equality) -> str | None:
 
     >>> _identity(Equality("floordiv(floordiv(n - 127, 64) - 6, 3) + 2", "floordiv(n - 127, 192)", False))
     'floordiv(floordiv(n - 127, 64) - 6, 3) == floordiv(n - 127, 192) - 2'
+    >>> _identity(Equality("mod(6*floordiv(floordiv(n, 5) - 2, 2), 3*floordiv(n, 10) - 3)", "0", False))
+    'floordiv(floordiv(n, 5) - 2, 2) == floordiv(n, 10) - 1'
     """
     left, right, _ = condition
+    names, scope = sorted(names_in(str(condition))), jax.export.SymbolicScope()
+    if right == "0" and left.startswith("mod(") and balanced(left, 4) == left[4:-1]:
+        left, divisor = split_sizes(left[4:-1])
+        dividend, least = (evaluate(side, dict.fromkeys(names, 10**6)) for side in (left, divisor))
+        right = f"{dividend // least}*({divisor})"
     if not SizeComparison(left, "==", right).always():
         return None
-    scope = jax.export.SymbolicScope()
-    values = {name: jax.export.symbolic_shape(name, scope=scope)[0] for name in sorted(names_in(str(condition)))}
+    values = {name: jax.export.symbolic_shape(name, scope=scope)[0] for name in names}
     for side, other in ((left, right), (right, left)):
-        for match in re.finditer(r"(?:^|(?<=[+] ))floordiv\(", side):
-            inside = balanced(side, match.end())
+        for match in re.finditer(r"(?:^|(?<=[+] ))(?:(\d+)\*)?floordiv\(", side):
+            inside, factor = balanced(side, match.end()), int(match[1] or 1)
             if "floordiv" in inside:
                 term = f"floordiv({inside})"
-                rest = evaluate(other, values) - (evaluate(side, values) - evaluate(term, values))
-                return f"{term} == {rest}"
+                rest = evaluate(other, values) - (evaluate(side, values) - factor * evaluate(term, values))
+                return f"{term} == {rest // factor}"
     return None
 
 
@@ -376,8 +382,10 @@ def _cut(condition: Equality) -> str | None:
 
     >>> _cut(Equality("min(8, past + seq)", "past + seq", True))
     'past + seq <= 8'
+    >>> _cut(Equality("seq", "- max(- seq + 64, 0) + 64", True))
+    'seq <= 64'
     """
-    if "min(" not in str(condition):
+    if not re.search(r"\b(?:min|max)\(", str(condition)):
         return None
     found = SizeComparison(condition.left, "==", condition.right).condition()
     return (

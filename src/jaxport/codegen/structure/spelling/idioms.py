@@ -56,6 +56,23 @@ for _name in (*REDUCTIONS, "jnp.any", "jnp.all"):
 AS_WRITTEN.rewrite("jnp.where(~c, x, y)", "jnp.where(c, y, x)", when=lambda c: c.dtype == bool)
 
 
+def _number(value: object) -> object:
+    """Return the number that an array of one axis has, if it has but one."""
+    if isinstance(value, HostValue) and value.shape == (1,) and not value.symbolic and not value.name:
+        return HostValue(value.data.reshape(()))
+    return value
+
+
+def _with_numbers(condition: Variable, x: object, y: object, out: Variable) -> tuple[object, ...] | None:
+    """Return the values of a choice with numbers for arrays of one element; None if there are none."""
+    numbers = _number(x), _number(y)
+    is_other = numbers[0] is not x or numbers[1] is not y
+    return numbers if is_other and len(condition.shape) == len(out.shape) else None
+
+
+AS_WRITTEN.rewrite("jnp.where(condition, x, y)", "jnp.where(condition, *others)", others=_with_numbers)
+
+
 # Axes
 
 
