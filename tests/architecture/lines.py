@@ -93,6 +93,7 @@ RAISED: list[tuple[str, int, str]] = [
     ),
     ("stablehlo", 60, "`qr` is one operation again, with its derivative; missing derivatives are refused by name"),
     ("stablehlo/ops", 1, "functions of JAX that a module had spelled out are operations of their own"),
+    ("graph", 2, "tables that a fusion moves to another rank are stored so, without a Squeeze"),
     ("stablehlo", 25, "what is refused or malformed in an artifact is told with line and column of its operation"),
     ("jaxprs", 10, "constraints that are found while JAX traces are added to the scope of the sizes"),
     ("codegen/recorded", 24, "sizes that follow from the largest of repeated positions are known: open batches print"),
