@@ -426,6 +426,10 @@ FACTORED = {
     "r alone": (lambda a: jnp.linalg.qr(a, mode="r"), (5, 3)),
     "q alone": (lambda a: jnp.linalg.qr(a)[0], (5, 3)),
     "qr of a qr": (lambda a: jnp.linalg.qr(a + jnp.linalg.qr(a)[0]), (5, 3)),
+    "two of one matrix": (
+        lambda a: (jnp.linalg.qr(a, mode="r"), jnp.linalg.qr(a), jnp.linalg.qr(a, mode="complete")),
+        (5, 3),
+    ),
     "qr with pivots": (lambda a: jax.scipy.linalg.qr(a, pivoting=True, mode="economic"), (5, 3)),
     "qr in a loop": (lambda a: lax.fori_loop(0, 2, lambda _, x: sum(jnp.linalg.qr(x)), a), (3, 3)),
     "eigh": (lambda a: jnp.linalg.eigh(symmetric(a)), (4, 4)),
@@ -461,7 +465,12 @@ def test_factorizations_have_their_own_derivatives(name, dtype):
 
     for want, got in zip(jax.tree.leaves(fn(a)), jax.tree.leaves(program(a)), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
-    if jax.__version_info__ < (0, 10) and name in ("qr of a wide matrix", "complete qr", "qr with pivots"):
+    if jax.__version_info__ < (0, 10) and name in (
+        "qr of a wide matrix",
+        "complete qr",
+        "two of one matrix",
+        "qr with pivots",
+    ):
         pytest.skip("JAX 0.9 has no derivative of this factorization")
     wanted, found = (jax.grad(loss, 1)(each, a) for each in (fn, program))
     np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3 * float(np.abs(wanted).max()))

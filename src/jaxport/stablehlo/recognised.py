@@ -347,14 +347,23 @@ def _factorized(module: HloModule, body: HloBody, operation: HloOperation) -> se
     wide = {_is_wide(kind.dtype), True}
     for has_all, is_full, is_wide in itertools.product((True, False), (False, True), wide):  # a module may use one only
         function = _qr("geqp3" in target, is_full)
-        lowered = _lowered_alone(function, is_wide, names, names, (kind.shape, kind.dtype), platform=platform)
-        bodies = (f.body for f in lowered.functions.values())
-        pattern = next(b for b in bodies if any(o.attributes.get("call_target_name") == target for o in b.operations))
+        try:
+            lowered = _lowered_alone(function, is_wide, names, names, (kind.shape, kind.dtype), platform=platform)
+        except (TypeError, ValueError, NotImplementedError):  # what it factorizes is no matrix to JAX
+            return set()
+        steps = ((f.body, o) for f in lowered.functions.values() for o in f.body.operations)
+        pattern, own = next(
+            (pair for pair in steps if pair[1].attributes.get("call_target_name") == target), (body, None)
+        )
         bound = {pattern.arguments[-1]: x}
-        found = [_found(lowered, root, module, body, pattern.arguments, bound) for root in pattern.returned]
-        if operation.results[0] not in bound.values() or (has_all and None in found):
+        if own is None or not _matches(
+            lowered, own.results[0], module, operation.results[0], pattern.arguments, bound, True
+        ):
             continue
-        steps = {module.makers[value] for value in bound.values() if value in module.makers}
+        found = [_found(lowered, root, module, body, pattern.arguments, bound) for root in pattern.returned]
+        if found.count(None) > (0 if has_all else len(found) - 1):
+            continue
+        inside = {module.makers[value] for value in bound.values() if value in module.makers}
         results = [*itertools.islice(itertools.count(module.values), len(found))]
         results = [new if old is None else old for old, new in zip(found, results, strict=True)]
         module.values += len(found)
@@ -370,7 +379,7 @@ def _factorized(module: HloModule, body: HloBody, operation: HloOperation) -> se
         body.operations[:] = [o for o in body.operations if o.results[:1] not in [(value,) for value in found]]
         body.operations.insert(body.operations.index(operation), made)
         module.makers.update(dict.fromkeys(results, made))
-        return steps - {module.makers.get(x)}
+        return inside - {module.makers.get(x)}
     return set()
 
 
