@@ -206,7 +206,13 @@ def test_constraints_on_shardings_are_kept_where_a_mesh_is_set():
     program, x = jaxport.from_stablehlo(text), np.ones((4, 4), np.float32)
     traced = lambda: str(jax.make_jaxpr(program)(x))
     assert "sharding_constraint" not in traced()
-    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((2,), ("x",))):
+    automatic, explicit = (
+        jax.sharding.AbstractMesh((2,), ("x",), axis_types=(kind,))
+        for kind in (jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit)
+    )
+    with jax.sharding.use_abstract_mesh(explicit):
+        assert "sharding_constraint" not in traced()  # which JAX refuses there
+    with jax.sharding.use_abstract_mesh(automatic):
         assert "PartitionSpec(None, 'x')" in traced() or "P(None, 'x')" in traced()
 
 
