@@ -321,6 +321,16 @@ FAMILIES: dict[str, Family] = {
 REFUSED: dict[str, dict[str, str]] = {
     # Printed source has one case, in which nothing is padded; the program pads, and takes all lengths.
     "mamba2 beside its chunks": dict.fromkeys(("printed", "checkpoint"), r"input_ids\.shape\[1\] has to be 4\*seq"),
+    # The parts of each expert are as large as the tokens that chose it: the program runs them, outside of `jit`.
+    "jetmoe": {"printed": "`split` of an operation has to be known", "checkpoint": "no attribute 'source'"},
+    # A loop over tokens in Python.
+    "mamba": {"values": "Constraints violated"},
+    # It computes its positions anew where there are more than its configuration says.
+    "xglm": {"values": r"`input_ids\.size\(\)\[1\] <= 64`, which does not hold"},
+    # Its caches are results, whatever `use_cache` says.
+    "switch_transformers": {"values": "`EncoderDecoderCache`"},
+    # The bias of its convolution has an axis more in the state dict than in the layer.
+    "convbert": {"checkpoint": "no attribute 'load_pytorch'"},
 }
 """What cannot be done: what is told, by the family and the question."""
 
