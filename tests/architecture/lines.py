@@ -91,7 +91,7 @@ RAISED: list[tuple[str, int, str]] = [
         67,
         "scans, wider regions, sums of bools, shardings; windows that any function reduces have a derivative",
     ),
-    ("stablehlo", 65, "`qr` is one operation again, with its derivative; missing derivatives are refused by name"),
+    ("stablehlo", 66, "`qr` is one operation again, with its derivative; missing derivatives are refused by name"),
     ("stablehlo/ops", 1, "functions of JAX that a module had spelled out are operations of their own"),
     ("graph", 2, "tables that a fusion moves to another rank are stored so, without a Squeeze"),
     ("stablehlo", 25, "what is refused or malformed in an artifact is told with line and column of its operation"),

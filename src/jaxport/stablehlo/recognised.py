@@ -261,7 +261,8 @@ def _lowered_alone(
         structs.append(jax.ShapeDtypeStruct(jax.export.symbolic_shape(text, scope=scope), dtype))
     whole = lambda *xs: (*(x + 1 for x in xs[: len(names)]), jax.jit(function)(*xs[len(names) :]))
     with jax.enable_x64(is_wide):
-        unchecked = [jax.export.DisabledSafetyCheck.custom_call("ALL")]
+        targets = ("ALL", *(f"lapack_{kind}geqp3_ffi" for kind in "sdcz"))  # JAX 0.9 wants each by name
+        unchecked = [jax.export.DisabledSafetyCheck.custom_call(target) for target in targets]
         exported = jax.export.export(jax.jit(whole), platforms=(platform,), disabled_checks=unchecked)(*structs)
     return read_module(bytes(exported.mlir_module_serialized), Limits())
 
