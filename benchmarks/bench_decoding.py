@@ -37,14 +37,14 @@ See here how a step of a decoder that jaxport exports compares with the graph th
 for the same weights: projections packed into one product, `GroupQueryAttention` with rotary embedding inside,
 `SkipSimplifiedLayerNormalization`, and `MatMulNBits` for 4 bits. Both files run in ONNX Runtime on one thread, alternating in one
 process; figures are ratios of the first quintiles of CPU time, below 1 where jaxport's file is faster. Each file has two sessions,
-one before and one behind those of the other: where a session's weights happen to lie in memory changes its time by up to a tenth,
-and other work on the machine by more, so medians of a single pair differ from run to run by a third. Differences of some percent
+one created before and one after those of the other: where a session's weights happen to lie in memory changes its time by up to a tenth,
+and other work on the machine by more, so medians of a single pair differ from run to run by a third. Differences of a few percent
 mean nothing.
 
-Operators one by one (`onnxruntime`'s profiler, 4 bits, one token): of 2.7 ms a step, 2.3 are `MatMulNBits`, 0.2 attention, on both
-sides. Three products of one input cost 4 us more than one packed product of 40 us; RMSNormalization with an Add costs what
+By operator (`onnxruntime`'s profiler, 4 bits, one token), `MatMulNBits` takes 2.3 ms of a step of 2.7 ms and attention 0.2 ms, on
+both sides. Three products of one input cost 4 us more than one packed product of 40 us; RMSNormalization with an Add costs what
 SkipSimplifiedLayerNormalization does; the mask, the angles and the lookup of tokens, once in a step, cost 0.1 ms more than what the
-other graph has. So products are not packed. A step has 17 nodes a layer and 19 besides; the other graph has 11 and 8.
+other graph has. So products are not packed. A step has 17 nodes per layer and 19 others; the other graph has 11 and 8.
 
 Rotary embedding stays outside of attention. The operator would compute other angles: in a first call it counts on from the first
 position of all sequences, whatever the other positions are, so that padding on the left turns keys by other angles than in later

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -78,11 +79,17 @@ def have_peers() -> bool:
     return PEERS.exists()
 
 
+#: A cell of figures: a number, two of them, or none.
+_FIGURE = re.compile(r"–|[-+]?[\d.]+(e[-+]?\d+)?( → \d+)?")
+
+
 def rendered(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table in Markdown, under its title."""
-    cells = (" | ".join(f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row) for row in rows)
-    lines = [f"\n## {title}\n", f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
-    return "\n".join([*lines, *(f"| {row} |" for row in cells)])
+    """A table in Markdown, under its title: numbers have three digits, and their columns are aligned to the right."""
+    shown = [[f"{cell:#.3g}".rstrip(".") if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+    columns = zip(*shown, strict=True) if shown else [() for _ in header]
+    aligned = ["---:" if column and all(map(_FIGURE.fullmatch, column)) else "---" for column in columns]
+    lines = [f"\n## {title}\n", f"| {' | '.join(header)} |", f"|{'|'.join(aligned)}|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in shown)])
 
 
 def table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -10,6 +10,8 @@ import resource
 import sys
 import zlib
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -81,6 +83,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--order", type=int, metavar="SEED", help="run the tests in the order that a seed draws")
     parser.addoption("--first", default="", metavar="WORDS", help="first the tests that name these, whatever the time")
+    parser.addoption("--hints", default="", metavar="WORDS", help="of those, first the tests that name these, too")
     parser.addoption(
         "--within",
         type=float,
@@ -106,13 +109,32 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(OUT_OF_TIME)
 
 
-def _naming(item: pytest.Item, words: frozenset[str]) -> int:
-    """How plainly a test names one of some words: 0 in its own name or that of its case, 1 in its code, 2 nowhere."""
-    if not words.isdisjoint(re.findall(r"[^\W_]+(?:_[^\W_]+)*", item.nodeid.rpartition("::")[2])):
-        return 0
-    code = getattr(getattr(item, "function", None), "__code__", None)
-    used = () if code is None else (*code.co_names, *map(str, code.co_consts))
-    return 1 if not words.isdisjoint(used) else 2
+def _words(value: object) -> Iterator[str]:
+    """The words of a case: of texts, and of the functions that compute it, with those inside."""
+    if isinstance(value, str):
+        yield from re.findall(r"[^\W_]+(?:_[^\W_]+)*", value)
+    elif isinstance(value, tuple | list | frozenset):
+        yield from itertools.chain.from_iterable(map(_words, value))
+    code = value if isinstance(value, CodeType) else getattr(value, "__code__", None)
+    if isinstance(code, CodeType):
+        yield from code.co_names
+        yield from _words(code.co_consts)
+
+
+def _plainness(items: list[pytest.Item], words: frozenset[str]) -> dict[pytest.Item, float]:
+    """How plainly each test names some words: one that few of them name says more, one in the case's name and code twice."""
+    parts = re.compile(rf"(?<![^\W_])(?:{'|'.join(map(re.escape, sorted(words, key=len, reverse=True)))})(?![^\W_])")
+    named = {
+        item: Counter({*parts.findall(item.nodeid.rpartition("::")[2])})
+        + Counter({*_words([getattr(item, "function", None), *_parameters(item)])} & words)
+        for item in items
+    }
+    common = Counter(word for found in named.values() for word in found)
+    return {item: sum(count / common[word] for word, count in found.items()) for item, found in named.items()}
+
+
+def _parameters(item: pytest.Item) -> Iterable[object]:
+    return item.callspec.params.values() if hasattr(item, "callspec") else ()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
@@ -123,10 +145,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     than N cases, or `FEW` times as many if `sampled`.
     """
     cases = Counter(item.nodeid.partition("[")[0] for item in items)
-    words = frozenset(filter(None, config.getoption("--first").split(",")))
+    words, hints = (frozenset(filter(None, config.getoption(name).split(","))) for name in ("--first", "--hints"))
     if words:
-        items.sort(key=lambda item: _naming(item, words))
-        for item in itertools.takewhile(lambda item: _naming(item, words) < 2, items[:MOST_NAMED]):
+        naming, plainness = _plainness(items, words), _plainness(items, words | hints)
+        items.sort(key=lambda item: (not naming[item], -plainness[item]))
+        for item in itertools.takewhile(naming.get, items[:MOST_NAMED]):
             item.stash[_named] = True
     sampled: Counter[str] = Counter()
     half = config.getoption("--half")

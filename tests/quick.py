@@ -3,7 +3,8 @@
 `python -m tests.quick [--base main] [--within 40] [--list] [FILE…]`: without files, those that differ from the base, or are
 not committed. A test file is the closer, the fewer imports lie between it and a changed file; one that has the changed
 file's name, or is in the folder of that name, is as close as one that imports it. The closest of all are those that name what
-changed lines define: a rule, an operator. Their tests that name it run first, whatever the time.
+changed lines define: a rule, an operator, or what uses a helper, also in other files. Their tests that name it run first,
+whatever the time, and of these the first are those that name the condition under which the changed lines run.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import functools
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -151,26 +153,93 @@ def defined(source: str, lines: set[int]) -> set[str]:
     >>> sorted(defined('renamed(floor="Floor", ceil="Ceil")', {1}) - {"renamed"})
     ['Ceil', 'Floor', 'ceil', 'floor']
     """
-    rows, tree = source.splitlines(), ast.parse(source).body
-    found: set[str] = set()
-    functions: dict[str, ast.FunctionDef] = {node.name: node for node in tree if isinstance(node, ast.FunctionDef)}
-    pending = [node.name for node in functions.values() if lines.intersection(_lines_of(node))]
-    for name in pending:  # those that call a changed one have changed, too
-        found.update([name, *_registered(functions[name])])
-        uses = re.compile(rf"\b{name}\b")
-        pending += [
-            other.name
-            for other in functions.values()
-            if other.name not in pending and any(uses.search(rows[line - 1]) for line in _lines_of(other))
-        ]
-    for statement in tree:
-        if not isinstance(statement, ast.FunctionDef | ast.Import | ast.ImportFrom):
-            touched = lines.intersection(_lines_of(statement))
+    rows, affected = source.splitlines(), [function for function, _ in _affected(source, lines)]
+    found = {word for function in affected for word in (function.name, *_registered(function))}
+    uses = _uses(function.name for function in affected)
+    for statement in ast.parse(source).body:
+        is_docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if not is_docstring and not isinstance(statement, ast.FunctionDef | ast.Import | ast.ImportFrom):
+            touched = {line for line in _lines_of(statement) if line in lines or uses.search(rows[line - 1])}
             found.update(word for line in touched for word in re.findall(r"[A-Za-z_]\w+", rows[line - 1]))
     return found - COMMON
 
 
-def _lines_of(statement: ast.stmt) -> range:
+def named_by(lines: Mapping[str, set[int]]) -> tuple[set[str], set[str]]:
+    """The words that tests of changed lines name, by file, and those by which the closest of these are known."""
+    sources = [
+        ((ROOT / user).read_text(), using)
+        for file, changed in lines.items()
+        for user, using in users(file, changed).items()
+    ]
+    words, hints = ({word for each in sources for word in find(*each)} for find in (defined, conditions))
+    return words | rare(hints), hints
+
+
+def users(file: str, lines: set[int]) -> dict[str, set[int]]:
+    """Changed lines of a file, and those of other files of the package that use what they define, and so on."""
+    found, pending = {file: lines}, [file]
+    for each in pending:
+        names = {function.name for function, _ in _affected((ROOT / each).read_text(), found[each])}
+        for other in importers().get(each, ()):
+            if not other.startswith("src/") or other in found:
+                continue
+            text = (ROOT / other).read_text()
+            aliases = [node.names for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+            taken = names.intersection(alias.name for each in aliases for alias in each)
+            uses = _uses([*taken, *(f"{Path(each).stem}.{name}" for name in names)])
+            if using := {number for number, row in enumerate(text.splitlines(), 1) if uses.search(row)}:
+                found[other] = using
+                pending.append(other)
+    return found
+
+
+def _uses(names: Iterable[str]) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, names)) or '(?!)'})\b")
+
+
+def conditions(source: str, lines: set[int]) -> set[str]:
+    """The words of conditions under which changed lines run: texts, and keywords of the functions.
+
+    >>> source = '''
+    ... def cast(x, *, dtype):
+    ...     if dtype == "float8_e8m0fnu":
+    ...         return power(x)
+    ...     return x
+    ...
+    ... def power(x):
+    ...     return x + 1
+    ... '''
+    >>> sorted(conditions(source, {8}))
+    ['dtype', 'float8_e8m0fnu']
+    """
+    found: set[str] = set()
+    for function, touched in _affected(source, lines):
+        keywords = {argument.arg for argument in function.args.kwonlyargs}
+        for node in ast.walk(function):
+            if isinstance(node, ast.If | ast.IfExp) and touched.intersection(_lines_of(node)):
+                asked = list(ast.walk(node.test))
+                found.update(str(each.value) for each in asked if isinstance(each, ast.Constant))
+                found.update(each.id for each in asked if isinstance(each, ast.Name) and each.id in keywords)
+    return {word for word in found if re.fullmatch(r"[A-Za-z]\w+", word)} - COMMON
+
+
+def _affected(source: str, lines: set[int]) -> list[tuple[ast.FunctionDef, set[int]]]:
+    """The functions that changed lines are in, those that call these, and so on; with the lines that changed or call."""
+    rows = source.splitlines()
+    functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    touched = {name: lines.intersection(_lines_of(node)) for name, node in functions.items()}
+    pending = [name for name in functions if touched[name]]
+    for name in pending:
+        uses = _uses([name])
+        for other, node in functions.items():
+            calling = {line for line in _lines_of(node) if other != name and uses.search(rows[line - 1])}
+            if calling and not touched[other]:
+                pending.append(other)
+            touched[other] |= calling
+    return [(functions[name], touched[name]) for name in pending]
+
+
+def _lines_of(statement: ast.stmt | ast.IfExp) -> range:
     decorators = [decorator.lineno for decorator in getattr(statement, "decorator_list", ())]
     return range(min([statement.lineno, *decorators]), (statement.end_lineno or 0) + 1)
 
@@ -181,21 +250,34 @@ def _registered(function: ast.FunctionDef) -> list[str]:
     return [node.value for node in constants if isinstance(node.value, str)]
 
 
-def chosen(files: Iterable[str], words: Collection[str] = ()) -> tuple[list[str], int]:
+@functools.cache
+def words_of_tests() -> dict[str, set[str]]:
+    """The words of each file below `tests`."""
+    files = [file for file in modules().values() if file.startswith("tests/")]
+    return {file: {*re.findall(r"\w+", (ROOT / file).read_text())} for file in files}
+
+
+def rare(words: Iterable[str]) -> set[str]:
+    """The words that few test files have: these are about them."""
+    common = Counter(word for found in words_of_tests().values() for word in found.intersection(words))
+    return {word for word, count in common.items() if count <= FILES}
+
+
+def chosen(files: Iterable[str], words: Collection[str] = (), hints: Collection[str] = ()) -> tuple[list[str], int]:
     """The test files to run, the closest first, and how many more can see a change.
 
     Args:
       files: the files that differ.
       words: what their changed lines define.
+      hints: of the tests that name those, the ones that name these, too, are closer.
     """
     files = list(files)
     near = distances(files)
-    naming = {
-        file: not {*words}.isdisjoint(re.findall(r"\w+", (ROOT / file).read_text())) if words else False
-        for file in modules().values()
-        if file.startswith("tests/")
-    }
-    near |= {file: 1 for file, names in naming.items() if names and file not in near}
+    named = {file: found & {*words, *hints} for file, found in words_of_tests().items()} if words else {}
+    naming = {file for file, found in named.items() if not found.isdisjoint(words)}
+    common = Counter(word for file in naming for word in named[file])
+    plain = {file: sum(1 / common[word] for word in named[file]) for file in naming}
+    near |= {file: 1 for file in naming if file not in near}
     folders = {part for file in files for part in Path(file).parent.parts} - {"src", "tests"}
     is_test = lambda file: (
         file.startswith("tests/") and not file.startswith(APART) and Path(file).name.startswith("test_")
@@ -203,7 +285,7 @@ def chosen(files: Iterable[str], words: Collection[str] = ()) -> tuple[list[str]
     tests = sorted(
         filter(is_test, near),
         key=lambda file: (
-            (not naming.get(file), -len(folders.intersection(Path(file).parts)), near[file], file)
+            (file not in naming, -len(folders.intersection(Path(file).parts)), -plain.get(file, 0), near[file], file)
             if words
             else (near[file], -len(folders.intersection(Path(file).parts)), file)
         ),
@@ -241,15 +323,10 @@ def main() -> int:
     if given.architecture:  # in one process: it takes seconds
         return subprocess.run([sys.executable, "-m", "pytest", "-q", *FOR_COMMITS], cwd=ROOT, check=False).returncode
     files = [file for file in given.files or changed(given.base) if file.endswith(".py")]
-    words = sorted(
-        {
-            w
-            for f in files
-            if f.startswith("src/") and (ROOT / f).exists()
-            for w in defined((ROOT / f).read_text(), changed_lines(f, given.base))
-        }
+    words, hints = named_by(
+        {file: changed_lines(file, given.base) for file in files if file.startswith("src/") and (ROOT / file).exists()}
     )
-    tests, more = chosen(files, words)
+    tests, more = chosen(files, words, hints)
     print(
         f"{len(files)} changed files; the architecture first, then these, for {given.within:g} seconds of CPU each process:",
         *tests,
@@ -261,7 +338,7 @@ def main() -> int:
     command = [sys.executable, "-m", "pytest", "-q", "-n", given.jobs]
     architecture, _ = (0, 0) if given.closest else streamed([*command, "--all-cases", *ALWAYS])
     command += ["-x"] * given.closest
-    first = ["--first", ",".join(words)] if words else []
+    first = ["--first", ",".join(sorted(words)), "--hints", ",".join(sorted(hints))] if words else []
     closest, late = streamed([*command, "--within", str(given.within), *first, *tests]) if tests else (0, 0)
     said = verdict(architecture, closest, late, more)
     print(lines.table(lines.differences(given.base), lines.by_room()))

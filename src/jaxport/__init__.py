@@ -13,30 +13,29 @@ Names are loaded on first use: `import jaxport` is cheap, and loads no runtime a
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-from jaxport import collecting, deprecations, lazy_sympy
-from jaxport.errors import (
-    ExportError,
-    InvalidArgument,
-    JaxportError,
-    ModelError,
-    NeedsWideTypes,
-    NotInstalled,
-    QueryError,
-    Refusal,
-    RuleError,
-    RunError,
-    SaveError,
-    StateChanged,
-    Unsupported,
-    ValueNotKnown,
-    VerificationFailed,
-)
-
+# Ctrl-C prints a traceback until `jaxport.cli.main` runs, which is after this file: so it loads nothing, nor `typing`.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from jaxport import mox
+    from typing import Any
+
+    from jaxport import errors, mox
+    from jaxport.errors import (
+        ExportError,
+        InvalidArgument,
+        JaxportError,
+        ModelError,
+        NeedsWideTypes,
+        NotInstalled,
+        QueryError,
+        Refusal,
+        RuleError,
+        RunError,
+        SaveError,
+        StateChanged,
+        Unsupported,
+        ValueNotKnown,
+        VerificationFailed,
+    )
     from jaxport.export.api import to_onnx
     from jaxport.export.calibration import Calibration
     from jaxport.export.delivery.targets import Target
@@ -98,7 +97,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-#: The modules of the names that are loaded on first use.
+#: The modules of the names above: those of no other module are errors.
 _LAZY = {
     "Calibration": "jaxport.export.calibration",
     "Int4": "jaxport.export.precision.int4_levels",
@@ -124,27 +123,32 @@ _LAZY = {
 }
 
 
-#: Those of them that need no ONNX.
-_WITHOUT_ONNX = frozenset({"make_mox", "progress"})
+#: The modules of those that need no ONNX.
+_WITHOUT_ONNX = frozenset({"jaxport.errors", "jaxport.mox.make", "jaxport.phases"})
 
-#: Packages that are loaded on first use, too.
-_PACKAGES = frozenset({"mox"})
+#: Modules that are loaded on first use, too.
+_MODULES = frozenset({"errors", "mox"})
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
+    import importlib
+
+    if name in _MODULES:
         return importlib.import_module(f"jaxport.{name}")
-    if name not in _LAZY:
+    if name not in __all__:
         raise AttributeError(f"module 'jaxport' has no attribute {name!r}")
+    from jaxport import collecting, deprecations, lazy_sympy
+
     deprecations.warn(f"jaxport.{name}")
+    module = _LAZY.get(name, "jaxport.errors")
     with collecting.paused():
-        if name not in _WITHOUT_ONNX:
+        if module not in _WITHOUT_ONNX:
             lazy_sympy.load_onnx_ir()
-        value = getattr(importlib.import_module(_LAZY[name]), name)
+        value = getattr(importlib.import_module(module), name)
     if f"jaxport.{name}" not in deprecations.DEPRECATED:  # each use of those warns
         globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *__all__})

@@ -8,13 +8,13 @@ are.
 ...     InvalidArgument(
 ...         "opset 99 is out of range",
 ...         where="`to_onnx(opset=99)`",
-...         why="opsets 17 to 26 can be written",
+...         why="opsets 13 to 26 can be written",
 ...         instead="leave `opset` out",
 ...     )
 ... )
 opset 99 is out of range
   where:   `to_onnx(opset=99)`
-  why:     opsets 17 to 26 can be written
+  why:     opsets 13 to 26 can be written
   instead: leave `opset` out
 """
 

@@ -98,6 +98,7 @@ RAISED: list[tuple[str, int, str]] = [
     ("jaxprs", 10, "constraints that are found while JAX traces are added to the scope of the sizes"),
     ("codegen/recorded", 24, "sizes that follow from the largest of repeated positions are known: open batches print"),
     ("codegen/structure", 9, "choices of numbers that exporters write as arrays of one element"),
+    ("graph/facts", 1, "the maximum of several numbers is known"),
     ("pytorch", 3, "one head of keys that all heads of queries share"),
     (
         "codegen/structure",

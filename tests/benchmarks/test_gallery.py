@@ -50,7 +50,7 @@ def test_modules_that_are_alike_are_one_box():
         "Net: m.Net/head: m.Linear",
         operators=["Relu", "Tanh", "Relu", "Neg", "Exp"],
     )
-    # The root holds everything and is no module to show: its own operators are between modules.
+    # The root holds everything and is not a module to show: its own operators are between modules.
     made = drawing._boxes(list(graph), 2)
     assert [(box.path, box.last, box.kind, box.times, box.operators()) for box in made] == [
         ("layers.0", "layers.1", "Block", 2, "2 Relu · Tanh"),

@@ -10,6 +10,7 @@ import pytest
 import jaxport
 from benchmarks.graphs import comparing, files
 from benchmarks.graphs.pairs import PAIRS
+from benchmarks.measure import rendered
 from examples.models.comparing import compare
 
 OWN = [name for name, pair in PAIRS.items() if pair.make.__module__ != "benchmarks.graphs.pairs"]
@@ -62,3 +63,15 @@ def test_nodes_in_bodies_are_counted():
 
     found = comparing.operators(jaxport.to_onnx(fn, [("T", 2)], unroll_scans=0).proto)
     assert {"Scan": 1, "Mul": 1, "Add": 1}.items() <= found.items()
+
+
+def test_columns_of_figures_are_aligned_and_have_as_many_digits():
+    rows = [("a", 1.0, "20 → 3", 5, "B=1"), ("b", 103.2, "4", "–", "B=2"), ("c", 7.98e-7, "4", 2, "B=1, T=2")]
+    table = rendered("Title", ["model", "ms", "nodes", "count", "sizes"], rows).splitlines()
+    assert table[4] == "|---|---:|---:|---:|---|"
+    assert table[5:] == [
+        "| a | 1.00 | 20 → 3 | 5 | B=1 |",
+        "| b | 103 | 4 | – | B=2 |",
+        "| c | 7.98e-07 | 4 | 2 | B=1, T=2 |",
+    ]
+    assert rendered("Title", ["model"], []).splitlines()[-1] == "|---|"

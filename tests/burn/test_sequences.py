@@ -131,5 +131,5 @@ def test_an_absent_result_is_refused() -> None:
     program = jaxport.from_onnx(
         model([absent, node("Relu", "x", "y")], [floats("x", [3])], [optional("none"), floats("y", [3])])
     )
-    with pytest.raises(Unsupported, match=r"a result that is no array +`none` +Let the model return arrays"):
+    with pytest.raises(Unsupported, match=r"a result that is not an array +`none` +Let the model return arrays"):
         program.to_source(framework="burn")

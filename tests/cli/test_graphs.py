@@ -176,7 +176,7 @@ def test_all_calls_of_a_module_are_extracted(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ([], "the whole model is no part"),
+        ([], "the whole model is not a part"),
         (["--to", "hiden"], "neither a tensor nor a module `hiden`"),
         (["--to", "hiden"], "it has `hidden`"),
         (["--from", "scaled", "--to", "y"], "do not bound a part"),

@@ -160,6 +160,13 @@ def test_a_closed_input_and_a_closed_error_stream(tmp_path: Path):
     assert status("inspect missing.onnx 2>&-") == (2, "")
 
 
+def test_the_command_begins_before_anything_else_is_loaded():
+    """Until `main` runs, Ctrl-C prints a traceback."""
+    program = "import sys\nbefore = {*sys.modules}\nimport jaxport.cli\nprint(*sorted({*sys.modules} - before))"
+    loaded = subprocess.check_output([sys.executable, "-c", program], text=True).split()
+    assert {*loaded} <= {"__future__", "jaxport", "jaxport.cli"}
+
+
 def test_an_interrupt_while_modules_load_ends_without_a_traceback(tmp_path: Path):
     program = (
         "import builtins, os, signal\nfrom jaxport.cli import main\nreal = builtins.__import__\n"

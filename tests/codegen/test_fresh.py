@@ -163,7 +163,7 @@ def test_what_depends_on_values_is_seen() -> None:
     model.graph.initializers["shift"].name = "val_1"
     assert seen(replaced(model, "zeros"), "roles") == seen(model, "roles")
     lost = ir.Tensor(np.full(4, -np.inf, np.float32), name="val_1")
-    model.graph.initializers["val_1"].const_value = lost  # a mask, which is no weight
+    model.graph.initializers["val_1"].const_value = lost  # a mask, which is not a weight
     assert seen(model, "roles") != seen(replaced(exported("numbers"), "zeros"), "roles")
 
 

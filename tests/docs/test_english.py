@@ -21,7 +21,7 @@ BANNED = {
     r"\bwant cross-origin\b": "need",
     r"\btested 0 in\b": "leave out what is zero",
     r"(?<![\d,.])1 (?:nodes|operations|operators|tensors|elements|parameters|matches|constants|modules|calls)\b": "the singular",
-    r"\bit is no number\b": "it is not a number",
+    r"(?<!here)(?<!here\s)\b(?:is|are)\sno\s(?:tensor|array|function|number|identifier|file|list|module|program|parameter)s?\b": "is not a",
     r"\bof which (?:one|some) (?:has|have) to\b": "one of which",
     r"\bwhich is why it is\b": "so it is",
     r"\binformations\b": "information",
@@ -69,6 +69,7 @@ def test_no_page_error_or_docstring_has_a_banned_pattern():
         "1 nodes of 1 operators",
         "in the order that SEED draws, for WITHIN seconds",
         "this allows to export it",
+        "what is no\ntensor",
     ],
 )
 def test_a_banned_pattern_is_found(text: str):
@@ -77,3 +78,7 @@ def test_a_banned_pattern_is_found(text: str):
 
 def test_the_pattern_of_a_number_looks_at_the_whole_number():
     assert not found("11 nodes, 1,001 operations")
+
+
+def test_what_is_not_there_may_be_no_tensor():
+    assert not found("there is no tensor, and there are\nno files")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import jax
 import pytest
 
 import jaxport
 from examples.models import build, cells
-from jaxport.jaxprs import dims
+from tests.runtimes.writing import fixed
 
 CELLS = list(cells())
 PAGE = Path(__file__).parents[2] / "docs" / "deploying.md"
@@ -33,22 +32,11 @@ def test_the_page_has_the_counts():
     assert set(rows.values()) == {str(len(CELLS))}
 
 
-def fixed(spec, sizes):
-    """A specification with numbers for the names of sizes."""
-    one = lambda size: size if isinstance(size, int) else int(dims.evaluate(str(size), sizes))
-    if isinstance(spec, jax.ShapeDtypeStruct):
-        return jax.ShapeDtypeStruct(tuple(map(one, spec.shape)), spec.dtype)
-    return tuple(map(one, spec))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "framework"), CELLS)
 def test_an_example_is_exported_for_small_devices(name, framework):
     example = build(name, framework)
-    is_spec = lambda x: (
-        isinstance(x, jax.ShapeDtypeStruct) or (isinstance(x, tuple) and all(isinstance(size, int | str) for size in x))
-    )
-    specs = jax.tree.map(lambda spec: fixed(spec, example.sizes[1]), list(example.inputs), is_leaf=is_spec)
+    specs = fixed(list(example.inputs), example.sizes[1])
     options = {**example.options, "target": "edge", "nonfinite": "ignore"}
     options.pop("constraints", None)
     if (name, framework) not in NEEDS:

@@ -39,7 +39,7 @@ CALLS = {
         (({"a": X},), {"k": X, "scale": X}, "`scale` is not one of its arguments"),
         (({"b": X},), {"k": X}, "argument 0 has no `['a']`; argument 0 has `['b']`, which is not taken"),
         ((X,), {"k": X}, "argument 0 has no `['a']`"),
-        (({"a": X},), {"k": {"a": X}}, "argument k is no array; argument k has `['a']`, which is not taken"),
+        (({"a": X},), {"k": {"a": X}}, "argument k is not an array; argument k has `['a']`, which is not taken"),
         (({"a": [X]},), {"k": X}, "argument 0 has `['a'][0]`, which is not taken"),
     ],
 )

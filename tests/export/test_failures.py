@@ -60,7 +60,7 @@ def test_the_module_is_named():
 )
 def test_a_symbolic_size_that_is_the_cause_is_named(fn, advice):
     text = message(fn, ("T",))
-    assert "the symbolic size `T` is the cause: with T=8 the function is traced" in text
+    assert "the symbolic size `T` is the cause: with T=8 the function can be traced" in text
     assert advice in text
     assert "jax.jit" not in text
 
@@ -125,7 +125,7 @@ def test_the_copy_that_is_advised_can_be_exported():
 
 def test_symbols_that_have_to_be_equal_are_named():
     text = message(lambda x, y: x + y, ("B", 3), ("C", 3))
-    assert "`B`, `C` have to be equal: with B=8, C=8 the function is traced" in text
+    assert "`B`, `C` have to be equal: with B=8, C=8 the function can be traced" in text
     assert "use one name, such as `B`" in text
 
 

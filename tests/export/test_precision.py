@@ -510,7 +510,7 @@ def test_each_module_has_the_groups_that_are_chosen_for_it():
     [
         ({"//Linear": "float16"}, {}, "cannot have the precision 'float16' on its own"),
         ({"//Linear": ["int4"]}, {}, "unknown precision"),
-        ({"//Linear": "float32"}, {}, "no query has a precision of fewer bits"),
+        ({"//Linear": "float32"}, {}, "no query asks for fewer bits than float32"),
         ({"//Linear": "int4"}, {"calibration": BATCHES}, "`calibration` is given"),
         ({"//Linear": "int8"}, {}, "`calibration` is missing"),
         ({"//dot_general": "int4"}, {}, "matches no module"),

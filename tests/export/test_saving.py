@@ -181,7 +181,7 @@ def model(x):
         x = x @ (weight if index % 2 else weight.T)
     return x
 
-jaxport.to_onnx(lambda x: jnp.tanh(x), [("B", 4)]).save(sys.argv[1])  # what is loaded once is no part of the figure
+jaxport.to_onnx(lambda x: jnp.tanh(x), [("B", 4)]).save(sys.argv[1])  # what is loaded once is not part of the figure
 jax.block_until_ready(weights)
 base = peak = anonymous_memory()
 done = False

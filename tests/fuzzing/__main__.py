@@ -120,7 +120,7 @@ def work(kind: str, seed: int, count: int, first: int) -> None:
                 result, problem = "hang", f"{seconds:.0f} CPU seconds\n{problem}"
             elif memory > GIGABYTE:
                 result, problem = "memory", f"{memory:,} bytes\n{problem}"
-            elif elsewhere and kind != "programs":  # which are no files from elsewhere
+            elif elsewhere and kind != "programs":  # which are not files from elsewhere
                 result, problem = "elsewhere", f"{elsewhere}\n{problem}"
             row = {"end": index, "result": result, "seconds": seconds, "memory": memory}
             print(

@@ -57,7 +57,7 @@ def serialized() -> list[bytes]:
 
 
 def remodelled(data: bytes, seed: int) -> bytes:
-    """A file with its contents mixed up, or with other bytes where it is no file."""
+    """A file with its contents mixed up, or with other bytes where it is not a file."""
     import onnx
 
     from tests.fuzzing import onnx_files

@@ -190,7 +190,7 @@ WIDE, HALF = {}, {"in_half": True, "sinks": True, "window": 3, "cap": 4.0}
     ],
 )
 def test_half_precision(dtype, cache, options):
-    """Casts around scales, soft caps, masks and the softmax are no part of an attention."""
+    """Casts around scales, soft caps, masks and the softmax are not part of an attention."""
     options = dict(options)
     scores = dtype if options.pop("in_half", False) else np.float32
     low = float(jnp.finfo(scores).min) if scores is np.float16 else LOW

@@ -231,7 +231,7 @@ HALVES = [np.float16, jnp.bfloat16]
 @pytest.mark.parametrize("form", [in_halves, in_neighbours, turned_by_repeated_tables, exchanged_by_repeated_tables])
 @pytest.mark.parametrize("dtype", HALVES)
 def test_half_precision(dtype, form, narrowed):
-    """The casts of a program, and those around operators without a kernel, are no part of a rotation."""
+    """The casts of a program, and those around operators without a kernel, are not part of a rotation."""
 
     def fn(x, angles):
         tables = [jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]]

@@ -44,7 +44,7 @@ def test_a_range_without_end_is_refused(kind: str, dot: str) -> None:
     constant = f"Constant<value_{kind} = {{}}{dot}>()"
     numbers = f"s = {constant.format(0)} e = {constant.format(5)} d = {constant.format(0)}"
     endless = program(f"g () => (int32[n] y) {{ {numbers} r = Range(s, e, d) y = Cast<to = 6>(r) }}")
-    with pytest.raises(ModelError, match="a range has steps of zero"):
+    with pytest.raises(ModelError, match="a range has a step of zero"):
         endless()
 
 

@@ -267,7 +267,7 @@ PROBITS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_probit_of_the_one_score_of_two_classes_is_refused(what: str) -> None:
     operator, attributes = PROBITS[what]
     more = trees("class", [0]) if what == "trees" else SUPPORT if what == "a machine" else {}
-    with pytest.raises(ModelError, match=r"(?s)PROBIT of the score of one.*leaves the other as the memory was"):
+    with pytest.raises(ModelError, match=r"(?s)PROBIT of the score of one.*leaves the other uninitialized"):
         check(
             operator, X, outputs=BOTH, version=3 if more and what == "trees" else 1,
             post_transform="PROBIT", **attributes, **more,

@@ -43,7 +43,7 @@ VECTOR = "g (float[2, 3] x) => (float[2, 3] y) "
         (VECTOR + "<float[1] e = {0.00001}> { y = Add(x, e) }", {"e": "constant"}),
         (VECTOR + "<float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float e = {0.5}> { a = MatMul(x, w) y = Add(a, e) }", {"w": "parameter", "e": "constant"}),
         (VECTOR + "<float[1] s = {0.25}> { y = PRelu(x, s) }", {"s": "parameter"}),
-        # The state before the first step of a loop is no weight.
+        # The state before the first step of a loop is not a weight.
         ("""g (float[2, 3] x) => (float[3] y) <float[3] h = {0, 0, 0}> { y = Scan<num_scan_inputs = 1, body = step (float[3] s,
             float[3] r) => (float[3] t) { t = Add(s, r) }>(h, x) }""", {"h": "constant"}),
         # Those of branches and bodies are like those outside.

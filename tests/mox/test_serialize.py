@@ -240,7 +240,7 @@ DAMAGES = {
     "an unknown value": (("static_inputs",), [[0, {"$eval": "1"}]], "has the unknown form"),
     "a path that is no text": (("input_paths",), [3], "3 is not a string"),
     "a program that is none": (("program",), [1], r"\[1\] is not an object"),
-    "results that are no list": (("program", "outputs"), "v1", "'v1' is not a list"),
+    "results that are not list": (("program", "outputs"), "v1", "'v1' is not a list"),
     "a position of no pair": (("static_inputs",), [[0, 1, 2]], "is not a pair"),
     "a position before the first": (("static_inputs",), [[-1, 1]], "-1 is not a valid array size"),
     "a structure without content": (("in_tree",), ["tuple", 3], "3 is not a list"),

@@ -31,6 +31,18 @@ def test_a_sample_runs_for_each_target(tmp_path):
     assert not any(results.values()), results
 
 
+def test_a_target_without_names_of_sizes_has_the_first_ones(tmp_path):
+    programs = [program for program in FUNCTIONS if program.name in ("gelu", "argmax", "random")]
+    refused = write(tmp_path, programs, ["edge"])
+    assert list(refused) == ["random-edge"]
+    models = json.loads((tmp_path / "models.json").read_text())
+    assert {name: model["cases"] for name, model in models.items()} == {
+        "gelu-edge": ["gelu-0"],
+        "argmax-edge": ["argmax-0"],
+    }
+    assert not any(running.results(tmp_path, "onnxruntime").values())
+
+
 @pytest.mark.parametrize(
     ("outputs", "text"),
     [
@@ -75,6 +87,8 @@ def test_what_node_and_the_browser_answer_is_compared(tmp_path):
         ("onnx", "1.23", "newest", True),
         ("onnx", "1.17", "web", False),
         ("portable", "1.17", "node", True),
+        ("edge", "1.17", "1.17", True),
+        ("edge", "1.17", "web", False),
         ("portable", "1.17", "web", False),
         ("portable", "1.17", "openvino", False),
     ],

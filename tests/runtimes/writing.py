@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 
 import jaxport
+from jaxport.export.delivery.targets import TARGETS
 from jaxport.export.exported import Exported
+from jaxport.jaxprs import dims
 from jaxport.verify import sampling, size_choice
 from tests.runtimes.programs import Program
 
@@ -28,13 +33,14 @@ def write(folder: Path, programs: Iterable[Program], targets: Iterable[str]) -> 
             np.savez(folder / f"{program.name}-{number}-outputs.npz", *expected)
         for target in chosen:
             name = f"{program.name}-{target}"
+            is_static = TARGETS[target].static
             try:
-                exported = export(program, target)
+                exported = export(at_first_sizes(program) if is_static else program, target)
             except (jaxport.Unsupported, jaxport.InvalidArgument) as error:
                 refused[name] = str(error)
                 continue
             exported.save(folder / f"{name}.onnx")
-            numbered = [f"{program.name}-{number}" for number in range(len(cases))]
+            numbered = [f"{program.name}-{number}" for number in range(1 if is_static else len(cases))]
             names[name] = {
                 "cases": numbered,
                 "limit": program.limit,
@@ -43,6 +49,24 @@ def write(folder: Path, programs: Iterable[Program], targets: Iterable[str]) -> 
             }
     (folder / "models.json").write_text(json.dumps(names))
     return refused
+
+
+def at_first_sizes(program: Program) -> Program:
+    """A program for a target without names of sizes, such as that of small devices, where no element is NaN."""
+    inputs = tuple(fixed(list(program.inputs), program.sizes[0]))
+    options = {name: value for name, value in program.options.items() if name != "constraints"}
+    return dataclasses.replace(program, inputs=inputs, options={**options, "nonfinite": "ignore"})
+
+
+def fixed(specs: Any, sizes: Mapping[str, int]) -> Any:
+    """Specifications of inputs with numbers for the names of sizes."""
+    one = lambda size: size if isinstance(size, int) else int(dims.evaluate(str(size), sizes))
+    is_shape = lambda x: isinstance(x, tuple) and all(isinstance(size, int | str) for size in x)
+    is_spec = lambda x: isinstance(x, jax.ShapeDtypeStruct) or is_shape(x)
+    with_numbers = lambda spec: (
+        tuple(map(one, spec)) if is_shape(spec) else jax.ShapeDtypeStruct(tuple(map(one, spec.shape)), spec.dtype)
+    )
+    return jax.tree.map(with_numbers, specs, is_leaf=is_spec)
 
 
 def export(program: Program, target: str) -> Exported:

@@ -288,7 +288,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
         "`0` of `Sequential` is quantized by PyTorch"),
     "draws": (lambda: Computed(lambda x: x + torch.randn_like(x)), jaxport.VerificationFailed, "draws random numbers(?s:.*)`verify=False`"),
     "complex": (lambda: Computed(torch.fft.fft), jaxport.InvalidArgument, r"the result is complex(?s:.*)torch\.view_as_real"),
-    "text": (lambda: Computed(lambda x: {"a": x, "b": "text"}), jaxport.InvalidArgument, r"the result\['b'\] is no tensor"),
+    "text": (lambda: Computed(lambda x: {"a": x, "b": "text"}), jaxport.InvalidArgument, r"the result\['b'\] is not a tensor"),
     "unwritten": (lambda: Computed(lambda x: torch.linalg.svd(x)[1]), jaxport.ExportError,
         r"\{torch\.ops\.aten\._linalg_svd\.default: function\}"),
     "meta": (lambda: nn.Linear(3, 4, device="meta"), jaxport.InvalidArgument, "`weight` of `Linear` is on the device `meta`"),

@@ -70,8 +70,8 @@ class Traced:
       input_paths: one path per array argument: ``x``, ``batch.ids``.
       output_paths: one path per array result: its path in the result, or ``output``, ``output_0``.
       state_outputs: the paths of the state whose new values are the last outputs.
-      static_inputs: index of a leaf of `in_tree` -> its value, for the leaves that are no arrays.
-      static_outputs: index of a leaf of `out_tree` -> its value, for the leaves that are no arrays.
+      static_inputs: index of a leaf of `in_tree` -> its value, for the leaves that are not arrays.
+      static_outputs: index of a leaf of `out_tree` -> its value, for the leaves that are not arrays.
     """
 
     jaxpr: jaxprs.ClosedJaxpr

@@ -61,7 +61,7 @@ class _Ungrouping(Rewriting):
         block, inner = equation.params["block"], equation.params["jaxpr"].jaxpr
         call = BlockCall(block.target, block.kind, block.method)
         if self.mark:
-            # A marker cannot pass on a mutable reference, which is no value; blocks grouped again have it after the
+            # A marker cannot pass on a mutable reference, which is not a value; blocks grouped again have it after the
             # others.
             passed = [index for index, atom in enumerate(operands) if is_value(atom.aval)]
             call.finished = block.with_inputs(passed)

@@ -7,7 +7,10 @@ the command with status 1; an error in the command line itself ends it with stat
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+
+TYPE_CHECKING = False  # as in `jaxport`: Ctrl-C prints a traceback until `main` runs
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["main"]
 

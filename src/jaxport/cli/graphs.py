@@ -216,7 +216,7 @@ def extract(
     settings.file_is_output = output == STANDARD
     output_file(output)
     if not begins and not ends:
-        raise InvalidArgument("the whole model is no part", where="`--from`, `--to`", instead="give one of the two")
+        raise InvalidArgument("the whole model is not a part", where="`--from`, `--to`", instead="give one of the two")
     path = model_file(model)
     program = jaxport.from_onnx(path)
     whole = program.model
@@ -281,7 +281,7 @@ def _ends(program: Program) -> tuple[Ends, Ends]:
     own = set(values)
     items = segments(program.body, program.places, {*program.weights.initializers.values()})
     for path, calls in calls_of_modules(items).items():
-        # Those in a branch or in a function are no part of the graph.
+        # Those in a branch or in a function are not part of the graph.
         whole = [call for call in calls if own.issuperset(call.inputs) and own.issuperset(call.outputs)]
         taken = list(dict.fromkeys(value for call in whole for value in call.inputs))
         made = list(dict.fromkeys(value for call in whole for value in call.outputs))

@@ -249,7 +249,7 @@ def torch_program(
       verify: whether the program is compared with the module.
 
     Raises:
-      InvalidArgument: an option is malformed, there is no input, or the target is no module.
+      InvalidArgument: an option is malformed, there is no input, or the target is not a module.
       NotInstalled: PyTorch is not installed.
     """
     import numpy as np

@@ -536,7 +536,7 @@ def _name_outputs(graph: ir.Graph, outputs: Sequence[Port]) -> None:
 
 def _rule(name: str, rule: Rule | PythonFunction) -> Rule:
     if not (isinstance(rule, Rule) or callable(rule)):
-        raise InvalidArgument(f"the rule for `{name}` is no function", where="`to_onnx(rules=...)`")
+        raise InvalidArgument(f"the rule for `{name}` is not a function", where="`to_onnx(rules=...)`")
     return rule if isinstance(rule, Rule) else Rule(name, rule)
 
 

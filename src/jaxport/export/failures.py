@@ -121,13 +121,12 @@ def _reason(error: Exception, trial: _Trial, fn: PythonFunction, inputs: Inputs)
         return message, advice
     if len(trial.symbols) > 1 and len(set(sizes.values())) == 1:
         return (
-            f"{_listed(trial.symbols)} have to be equal: with {_given(sizes)} the function is traced\n{message}",
+            f"{_listed(trial.symbols)} have to be equal: with {_given(sizes)} the function can be traced\n{message}",
             f"use one name, such as `{trial.symbols[0]}`, for the sizes that are always equal",
         )
     culprits = trial.culprits(sizes, error)
-    cause = (
-        f"the symbolic size {_listed(culprits)} is the cause: with {_given(sizes)} the function is traced\n{message}"
-    )
+    works = f"with {_given(sizes)} the function can be traced"
+    cause = f"the symbolic size {_listed(culprits)} is the cause: {works}\n{message}"
     advice = []
     multiple = trial.multiple(message)
     if multiple:
@@ -281,7 +280,7 @@ def check_result(traced: Traced, name: str) -> None:
         raise InvalidArgument(
             f"`{name}` returns a `{kind.__name__ if is_model else type(made).__name__}`, which is called itself",
             where="`to_onnx`",
-            why="the outputs of the file would be weights, or nothing",
+            why="the file's outputs would be weights, or there would be none",
             instead=f"export what it returns, `to_onnx({name}(...), inputs)`; on the command line `module:{name}(...)`",
         )
     if not traced.output_paths and not traced.state_outputs:

@@ -130,7 +130,7 @@ def _by_queries(
         queries.append((query, single))
     used: list[Named] = list(dict.fromkeys(name for name in precision.values() if name != FLOAT32))
     if not used:
-        refuse("no query has a precision of fewer bits", where, "leave `precision` out")
+        refuse("no query asks for fewer bits than float32", where, "leave `precision` out")
     parts: list[Choice] = []
     for name in used:
         part = validated(name, calibration if named(name).calibrated else None, io, target, opset, double)

@@ -55,7 +55,7 @@ class Imported(Framework[Program | NodeModule]):
 
 
 def _dtype(value: ir.Value) -> object:
-    """Return the dtype of an input, or nothing if it is no tensor of numbers."""
+    """Return the dtype of an input, or nothing if it is not a tensor of numbers."""
     plain = isinstance(value.type, ir.TensorType) and value.dtype not in (None, ir.DataType.STRING)
     return value.dtype.numpy() if plain and value.dtype is not None else inspect.Parameter.empty
 

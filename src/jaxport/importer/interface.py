@@ -79,7 +79,7 @@ class ImportedProgram(Protocol):
 
     @cached_property
     def constants(self) -> dict[str, np.ndarray]:
-        """The initializers that are no parameters."""
+        """The initializers that are not parameters."""
         ...
 
     @property

@@ -329,7 +329,7 @@ def _modules_in_name(name: str) -> list[str]:
 
 
 def _is_operator(part: str) -> bool:
-    """Whether a part of a name is that of an operator without weights, numbered or not, and so is no module."""
+    """Whether a part of a name is that of an operator without weights, numbered or not, and so is not a module."""
     match = re.fullmatch(r"([A-Z][A-Za-z]*?)[_\d]*", part)
     return match is not None and match[1].lower() in _OPERATORS
 

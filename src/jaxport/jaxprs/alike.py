@@ -47,7 +47,7 @@ def misfit(wanted: TreeDef, given: TreeDef) -> str:
             continue
         have, got = ([jax.tree_util.keystr(path) for path, _ in _leaves(tree)] for tree in (one, other))
         said += [
-            f"argument {place} has no `{path}`" if path else f"argument {place} is no array"
+            f"argument {place} has no `{path}`" if path else f"argument {place} is not an array"
             for path in have
             if path not in got
         ]
@@ -123,7 +123,7 @@ def same_operation(one: JaxprEqn, other: JaxprEqn, same: Callable[[object, objec
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Whether two parameters of equations, or arguments that are no arrays, are the same, including the programs in
+    """Whether two parameters of equations, or arguments that are not arrays, are the same, including the programs in
     them.
 
     Values of different types are not: 2 and 2.0, or 1 and True.

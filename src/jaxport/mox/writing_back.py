@@ -184,7 +184,7 @@ def _no_field(model: object, keys: Sequence[str]) -> InvalidArgument:
     return InvalidArgument(
         f"`{type(model).__name__}` cannot hold another module at `{'.'.join(keys)}`",
         where="`write_back`",
-        why="it has no field of that name that can be set",
+        why="it has no field of that name that could be set",
         instead="use the pair `mox.params`, `mox.apply`",
     )
 

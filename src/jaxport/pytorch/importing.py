@@ -71,8 +71,8 @@ def from_torch(
 
     Raises:
       NotInstalled: PyTorch or its exporter is not installed: `pip install "jaxport[torch]"`.
-      InvalidArgument: `module` is no module, or one that PyTorch cannot trace at all; the example does not fit it, or
-        `dynamic_shapes` does not fit the example; a result is no tensor, or complex.
+      InvalidArgument: `module` is not a module, or one that PyTorch cannot trace at all; the example does not fit it,
+        or `dynamic_shapes` does not fit the example; a result is not a tensor, or complex.
       ExportError: PyTorch cannot export the module.
       Unsupported: an operator cannot be imported.
       VerificationFailed: the program and the module differ, or the module draws random numbers.

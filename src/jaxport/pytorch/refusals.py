@@ -74,7 +74,7 @@ def check_module(module: torch.nn.Module) -> None:
     """Refuse what PyTorch cannot trace, or has no numbers.
 
     Raises:
-      InvalidArgument: it is no module, a script, quantized by PyTorch, or has weights that are no dense arrays.
+      InvalidArgument: it is not a module, a script, quantized by PyTorch, or has weights that are not dense arrays.
     """
     torch = pytorch()
 
@@ -106,7 +106,7 @@ def check_module(module: torch.nn.Module) -> None:
 
 
 def check_values(what: str, values: object) -> None:
-    """Refuse arguments or results that no graph has: what is no tensor, and complex numbers.
+    """Refuse arguments or results that no graph has: what is not a tensor, and complex numbers.
 
     Raises:
       InvalidArgument: there are some.
@@ -119,12 +119,12 @@ def check_values(what: str, values: object) -> None:
                 f"{place} is complex",
                 where="`from_torch`",
                 why="ONNX has no operators on complex numbers: PyTorch writes real and imaginary parts",
-                instead="hand pairs of numbers over: `torch.view_as_real(y)` in the module for results, "
+                instead="pass pairs of numbers: `torch.view_as_real(y)` in the module for results, "
                 "`torch.view_as_complex(x)` for arguments",
             )
         if not isinstance(leaf, torch.Tensor | int | float | bool | None) and what == "result":
             raise InvalidArgument(
-                f"{place} is no tensor, but of type `{type(leaf).__name__}`",
+                f"{place} is not a tensor, but of type `{type(leaf).__name__}`",
                 where="`from_torch`",
                 instead="leave it out by an argument of the module, such as `use_cache=False`, or wrap the module "
                 "in one that "

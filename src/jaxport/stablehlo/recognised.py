@@ -292,7 +292,7 @@ def _spelled(name: str, dtype: np.dtype) -> tuple[HloModule, HloBody] | None:
     try:
         with jax.enable_x64(_is_wide(dtype)):
             exported = jax.export.export(jax.jit(function))(*[jax.ShapeDtypeStruct((2, 3), dtype)] * len(given))
-    except (TypeError, ValueError, NotImplementedError):  # which is no function of this dtype
+    except (TypeError, ValueError, NotImplementedError):  # which is not a function of this dtype
         return None
     module = read_module(bytes(exported.mlir_module_serialized), Limits())
     body = module.main.body

@@ -108,7 +108,7 @@ def chosen(
         raise InvalidArgument(
             f"the sizes {', '.join(f'{name}={size}' for name, size in known.items())} break the constraint `{broken}`",
             where="`verify(inputs=...)`",
-            instead="give inputs of sizes that it holds for",
+            instead="give inputs whose sizes satisfy it",
         )
     if not open_symbols:
         return [known]

@@ -1,4 +1,4 @@
-"""What depends on positions alone is no part of the graph, or a single node."""
+"""What depends on positions alone is not part of the graph, or a single node."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Namespace:
       name: its qualified name.
       module: the module.
       cases: one case for each function.
-      reasons: the public names that are no functions of arrays, or that JAX cannot trace, each with why.
+      reasons: the public names that are not functions of arrays, or that JAX cannot trace, each with why.
       refused: cases of functions that are refused, for a reason that the refusal itself gives.
       elsewhere: cases of functions that JAX itself can run on other devices alone: there is nothing to compare with.
       target: the share of the functions that must be exported.

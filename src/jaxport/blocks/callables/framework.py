@@ -253,7 +253,7 @@ class Framework(Generic[ModuleType]):
         return Look(list(self.nodes(module)), self.leaves(module), list(self.submodules(module)))
 
     def part(self, value: object, original: ModuleType, copy: ModuleType) -> Any | None:
-        """Return the part of `copy` that corresponds to the part `value` of `original`, or None if it is no part."""
+        """Return the part of `copy` that corresponds to the part `value` of `original`, or None if it is not part."""
         del value, original, copy
         return None
 

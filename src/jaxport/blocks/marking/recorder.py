@@ -334,8 +334,8 @@ def _changed_twice(call: BlockCall, value: object) -> InvalidArgument:
         "holds one "
         "array twice",
         where="the arguments of the call",
-        why="each place of an argument is a value of its own in a block, so the call was made with a copy",
-        instead="give each place an object, and each of its arrays, of its own, or return the new values",
+        why="in a block each place of an argument is a separate value, so the call was made with a copy",
+        instead="give each place its own object and arrays, or return the new values",
     )
 
 

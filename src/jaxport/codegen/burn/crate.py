@@ -95,7 +95,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
 
     Raises:
       Unsupported: operations or types have no form in Burn; all are named.
-      InvalidArgument: an input is no array, or a size cannot be read from the inputs.
+      InvalidArgument: an input is not an array, or a size cannot be read from the inputs.
     """
     program, recorded = recorded.program, without_keys(recorded)
     named = elements(dict(zip(program.output_names, recorded.outputs, strict=True)))
@@ -111,7 +111,9 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         name for name, value in zip(output_names, result, strict=True) if not isinstance(value, Variable | HostValue)
     ]
     if others:
-        rows = [Refusal("a result that is no array", f"`{name}`", "Let the model return arrays.") for name in others]
+        rows = [
+            Refusal("a result that is not an array", f"`{name}`", "Let the model return arrays.") for name in others
+        ]
         raise Unsupported(f"`{comment(program.name)}` cannot be printed for Burn", rows)
     result = result[0] if len(result) == 1 else tuple(result)
     sizes = size_names(recorded.inputs) | element_names(recorded.read) | {*recorded.counted}

@@ -422,7 +422,7 @@ KEYWORDS = (
     "macro override "
     "priv try typeof unsized virtual yield union"
 )
-"""Words of Rust that are no names."""
+"""Words of Rust that are not names."""
 INITIALS = ("MLP", "FFN")
 """Initials that are a word of their own behind others."""
 

@@ -317,7 +317,7 @@ def kind_of_value(value: object, structs: Structs) -> str:
             return "()"
     if isinstance(value, HostValue):
         return tensor_type(value.shape, np.dtype(value.to_jax().dtype) if not value.symbolic else np.dtype("int32"))
-    raise NotPrintable("a result that is no array", "let the model return arrays")
+    raise NotPrintable("a result that is not an array", "let the model return arrays")
 
 
 def _flat(entries: Sequence[Entry], path: tuple[int, ...]) -> Iterator[tuple[Module | Layer, tuple[int, ...]]]:

@@ -15,7 +15,7 @@ __all__ = ["NNX"]
 
 
 def _loading(model: str, is_random: bool, trained: Sequence[str] | None) -> str:
-    """Return the source of `load`; the keys of random numbers are no weights, and begin with a seed."""
+    """Return the source of `load`; the keys of random numbers are not weights, and begin with a seed."""
     weights = "nnx.state(model, nnx.Not(nnx.RngState))" if is_random else "nnx.state(model)"
     seeded = "\n    nnx.reseed(model, default=0)" if is_random else ""
     made = f"{model}(rngs=nnx.Rngs(0))"

@@ -166,7 +166,7 @@ def _seen(program: ImportedProgram, inputs: Mapping[str, object]) -> dict[ir.Val
 
 
 def _type(results: Sequence[Any]) -> tuple[np.dtype, list[int | str]] | None:
-    """Return the dtype and the sizes of a value, or None if it is no array of one rank.
+    """Return the dtype and the sizes of a value, or None if it is not an array of one rank.
 
     A size that differs from call to call is named after all of them, so that it equals those that change alike.
     """
@@ -253,7 +253,7 @@ def _annotated(
     """Give values the shapes that they had, and those that depend on nothing but sizes their elements, inside the
     context.
 
-    Parameters are no constants, whatever they are before they are trained. Values of dtypes that are not admitted, as
+    Parameters are not constants, whatever they are before they are trained. Values of dtypes that are not admitted, as
     the file declares them and as they are, have no shape, so that nothing is recognised.
     """
     declared = [(value, value.type, value.shape, value.const_value) for value in (*values, *parameters)]

@@ -166,7 +166,7 @@ def number_text(value: Any) -> str:
         mantissa, e, exponent = text.partition("e")
         mantissa = mantissa if "." in mantissa else f"{mantissa}.0"
         return f"{mantissa}{e}{int(exponent)}" if e else mantissa
-    raise TypeError(f"{value!r} is no number")
+    raise TypeError(f"{value!r} is not a number")
 
 
 def quoted(text: str) -> str:

@@ -31,7 +31,7 @@ class Draft(Generic[Expression, Method]):
       init: the expression of each attribute.
       method: its `__call__`.
       sizes: the sizes that it takes as arguments because the shape of no argument has them.
-      tables: its tensors that are no parameters, by attribute.
+      tables: its tensors that are not parameters, by attribute.
       returned: the names of the results of the method, or of the parts that make them; empty for what has none.
       constructor: the name of the class that it has become an instance of, and its arguments, by position and keyword.
     """

@@ -28,7 +28,7 @@ class Language(Protocol[Expression, Statement]):
       names: the names of values, and the expressions that stand for them.
       library: the layers that there are.
       dims: the names of sizes that are read.
-      tables: the tensors that are no parameters and too large for the source, by attribute.
+      tables: the tensors that are not parameters and too large for the source, by attribute.
       tied: where the embeddings are whose tables are read here, by the variable that stands for each.
       lists: the values that a list holds, by its name.
       result_names: the names of the results of functions, by function; those of others are what they are read for.

@@ -215,7 +215,7 @@ def _nested(data: object) -> ast.expr:
 
 
 def plain(value: Any) -> ast.expr:
-    """Return the expression of a Python value that is no array: an option of an operator function.
+    """Return the expression of a Python value that is not an array: an option of an operator function.
 
     Raises:
       RuleError: the value has no expression; the operator function has to build it through a shared namespace.

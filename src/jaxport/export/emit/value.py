@@ -295,7 +295,7 @@ class Log:
 class Mark:
     """The state of a graph under construction: the number of its nodes, constants and dims, and of its root's.
 
-    The number of steps in its log tells how it was reached: it is no part of the state.
+    The number of steps in its log tells how it was reached: it is not part of the state.
     """
 
     nodes: int

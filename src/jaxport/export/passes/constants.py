@@ -1,6 +1,6 @@
 """Constant folding.
 
-1. Small constants that are no weights: elementwise operators, and those that move, join and select elements.
+1. Small constants that are not weights: elementwise operators, and those that move, join and select elements.
 2. Constants of any size: operators that only move elements, and slices that divide a constant among them, as NumPy
   views.
    Nothing else is computed from weights, the parameters and statistics of the user's model: they would be lost.

@@ -70,7 +70,7 @@ class _Implementations(Rewriting):
             return False
         if complex_numbers.is_known(primitive.name, [atom.aval for atom in atoms], self.rules):
             return False
-        # Mutable arrays are no values: another step handles them.
+        # Mutable arrays are not values: another step handles them.
         return all(isinstance(atom.aval, ShapedArray) for atom in atoms)
 
     def equation(self, equation: JaxprEqn) -> JaxprEqn:
@@ -100,7 +100,7 @@ def _meaning(function: PythonFunction, equation: JaxprEqn) -> ClosedJaxpr | None
     params = {name: map_jaxprs(_opaque, value) for name, value in equation.params.items()}
     try:
         made = traced(lambda *operands: function(*operands, **params), [atom.aval for atom in equation.invars])
-    except Exception:  # noqa: BLE001  it may do anything that is no program, and then is no meaning
+    except Exception:  # noqa: BLE001  it may do anything that is not a program, and then is no meaning
         return None
     inside = equations_within(made.jaxpr, lambda inner: inner.primitive is not opaque_p)
     if any(_is_same(inner, equation.primitive, params) for inner in inside):

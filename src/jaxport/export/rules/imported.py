@@ -61,7 +61,7 @@ def operator(op, *operands, block, jaxpr, operation):
         op.decline("JAX may have narrowed its integers")
     places = [int(path or 0) for path in block.returns]
     if facts is not None and not all(facts.output(place).dtypes for place in places):
-        op.decline("a result is no tensor")
+        op.decline("a result is not a tensor")
     values, attributes = _written(op, facts, operation, operands)
     values = [x if x is None else newer.operand(op, place, x, x.shape) for place, x in enumerate(values)]
     types = {} if facts is None else _typed(op, facts, values)
@@ -69,12 +69,12 @@ def operator(op, *operands, block, jaxpr, operation):
         attributes = {name: _narrowed(value) for name, value in attributes.items()}
     kind = "" if not values or values[0] is None else values[0].dtype.kind
     if operation.name in OPEN_ON_INTEGERS and kind and kind in "iu":
-        op.decline("for integers ONNX leaves some results open, and ONNX Runtime ends where one is divided by zero")
+        op.decline("for integers ONNX leaves some results open, and ONNX Runtime crashes on a division by zero")
     if operation.name == "Mod" and kind == "f" and not attributes.get("fmod"):
-        op.decline("before opset 28 floats have the remainder of C only")
+        op.decline("before opset 28 ONNX has only C's remainder for floats")
     batches = {x.shape[0] for x in values if x is not None and x.shape}
     if (operation.domain, operation.name) == ("", "RotaryEmbedding") and len(values) == 3 and len(batches) > 1:
-        op.decline("its tables are for one element of the batch, and ONNX Runtime wants them for each")
+        op.decline("its tables are for one element of the batch, and ONNX Runtime needs them for each")
     avals = dict(zip(places, op.outs, strict=True))
     stated = next((attributes[name] for name in ("to", "dtype", "output_dtype") if attributes.get(name)), None)
     count = operation.outputs if facts is None else max(facts.least_outputs, *(place + 1 for place in places))

@@ -32,7 +32,7 @@ def form_over(operand: Operand, rank: int) -> Form | None:
 def _by_elements(operation: SeenNode, function: Callable[[SizeSum, SizeSum], SizeSum]) -> np.ndarray | None:
     one, other = (operand.facts.elements for operand in present(operation))
     made = None if one is None or other is None else np.frompyfunc(function, 2, 1)(one, other)
-    return None if made is None else np.asarray(made, object)  # of numbers it is no array
+    return None if made is None else np.asarray(made, object)  # of numbers it is not an array
 
 
 def added(operation: SeenNode, sign: int) -> Facts:

@@ -266,7 +266,7 @@ def _moved_elements(operation: SeenNode, x: Operand) -> np.ndarray | None:
         if not all(-elements.size <= number < elements.size for number in numbers):
             return None
         taken = elements[np.array(numbers, int).reshape([d for d in indices.dims if isinstance(d, int)])]
-        return np.asarray(taken, object)  # a single one is no array
+        return np.asarray(taken, object)  # a single one is not an array
     if operation.op_type in (*RESHAPING, "Flatten") or operation.op_type == "Identity":
         static = [dim for dim in operation.dims if isinstance(dim, int)]
         return elements.reshape(static) if len(static) == len(operation.dims) < 2 else None

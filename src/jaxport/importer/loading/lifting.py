@@ -102,7 +102,7 @@ def _tensors(root: ir.Graph, function: ir.Function | None = None) -> Iterator[Hi
 
 
 def _may_be_weight(hidden: Hidden, claimed: Mapping[str, Role]) -> bool:
-    """Whether a tensor of a function is no number that only belongs to a computation, which is recognised where it
+    """Whether a tensor of a function is not a number that only belongs to a computation, which is recognised where it
     is.
     """
     value = hidden.value

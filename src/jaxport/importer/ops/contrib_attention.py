@@ -37,7 +37,7 @@ DOMAIN = "com.microsoft"
 def refuse(used: bool, feature: str) -> None:
     """Refuse a feature of an operator if it is used."""
     if used:
-        raise Unsupported("a fused operator uses what is not supported", [Refusal("", "", feature)])
+        raise Unsupported("a fused operator uses an option that is not supported", [Refusal("", "", feature)])
 
 
 def _filled(mask: Tensor, filter_value: float | None, dtype: np.dtype) -> Tensor:

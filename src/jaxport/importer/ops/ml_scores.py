@@ -40,7 +40,7 @@ def two_classes(score: Tensor, transform: str, opposite: float) -> Tensor:
     if transform == "PROBIT":
         raise ModelError(
             "the scores of two classes are PROBIT of the score of one",
-            why="ONNX Runtime writes one of them, and leaves the other as the memory was",
+            why="ONNX Runtime writes one of them, and leaves the other uninitialized",
             instead="export the model with scores of both classes, or with another `post_transform`",
         )
     if transform == "LOGISTIC":
@@ -85,7 +85,7 @@ def _weighted(X: Tensor, coefficients: Sequence[float], rows: int, intercepts: S
     if isinstance(X.shape[-1], int) and X.shape[-1] != weights.shape[1]:
         raise ModelError(
             f"the samples have {X.shape[-1]} features, and the coefficients are for {weights.shape[1]}",
-            why="ONNX Runtime reads the coefficients as if there were fewer, which are others than those of the model",
+            why="ONNX Runtime reads the coefficients as if there were fewer, and so not those of the model",
             instead=f"give samples of {weights.shape[1]} features; if the file declares the wrong number, correct it "
             "there",
         )

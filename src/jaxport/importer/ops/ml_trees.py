@@ -202,7 +202,7 @@ def tree_ensemble_classifier(
     if base is not None and base.size > 1:
         raise ModelError(
             "the trees have scores of one class, and two base values",
-            why="ONNX Runtime adds one of the values to another score than the model says",
+            why="ONNX Runtime adds one of the values to a different score than the model says",
             instead="export the model with a base value for the one class, or with scores of both",
         )
     if ids[0] == 1:  # ONNX Runtime leaves out the base value

@@ -132,7 +132,7 @@ def _spaced(start: HostValue, limit: HostValue, delta: HostValue, dtype: np.dtyp
     # ONNX's own function bodies pass vectors of one element.
     start, limit, delta = (value.reshape(()) for value in (start, limit, delta))
     if not delta.symbolic and delta.item() == 0:
-        raise ModelError("a range has steps of zero", why="it would not end", instead="make `delta` another number")
+        raise ModelError("a range has a step of zero", why="it would not end", instead="make `delta` another number")
     if start.dtype.kind in "iu":
         if not any(value.symbolic for value in (start, limit, delta)):
             length = -((int(start) - int(limit)) // int(delta))

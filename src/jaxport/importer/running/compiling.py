@@ -335,7 +335,7 @@ def _is_wide() -> bool:
 
 
 def _key_of(arguments: Sequence[Any], named: Iterable[str]) -> Hashable:
-    """Return what identifies calls with arguments of the same types; None if one is no array."""
+    """Return what identifies calls with arguments of the same types; None if one is not an array."""
     try:
         types = tuple((type(argument), argument.shape, argument.dtype) for argument in arguments)
     except AttributeError:

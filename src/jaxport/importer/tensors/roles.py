@@ -135,11 +135,11 @@ def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[
     up.
 
     PyTorch's newer exporter tells parameters and buffers apart; a buffer that the state dict has is a statistic.
-    Elsewhere a tensor is no parameter if a node uses it as a constant: as an exponent, a scale, a mask, the frequencies
-    of sines and cosines, the initial state of a loop, or only to compare with; or if it is the table of sines of
-    positions, or a window. One number may be anything, so it is one only where operators have their weights. What is no
-    weight of an operator needs an owner: a table in which rows are looked up, a name that someone gave it, or a single
-    axis, as a scale has; the boxes of a detector are a constant.
+    Elsewhere a tensor is not a parameter if a node uses it as a constant: as an exponent, a scale, a mask, the
+    frequencies of sines and cosines, the initial state of a loop, or only to compare with; or if it is the table of
+    sines of positions, or a window. One number may be anything, so it is one only where operators have their weights.
+    What is not a weight of an operator needs an owner: a table in which rows are looked up, a name that someone gave
+    it, or a single axis, as a scale has; the boxes of a detector are a constant.
     """
     uses = _uses(body, {})
     angles = _only_for(body, {"Cos", "Sin"}, _MOVED | _TURNED)

@@ -45,6 +45,6 @@ def check_predicate(value: object, name: str, where: str) -> None:
         raise InvalidArgument(
             f"{name}={value!r} is not a function",
             where=where,
-            why="it is asked for each weight of a layer, by path, whether the edit is for it",
+            why="it is called with the path of each weight of a layer, and says whether the edit applies to it",
             instead=f'give `lambda path: path.endswith("kernel")`, or leave `{name}` out',
         )

@@ -28,7 +28,7 @@ class TypeRewriting(VariableRewriting):
         return [value]
 
     def leaf(self, value: object) -> Any:
-        """Return the new value of a param, or of an item of one, that is no program."""
+        """Return the new value of a param, or of an item of one, that is not a program."""
         return value
 
     def equation(self, equation: JaxprEqn) -> JaxprEqn:

@@ -45,8 +45,8 @@ class Kernel:
         `outputs`. None unless it is linear, and a product or a lookup of the argument itself.
       is_lookup: whether indices select from it.
       is_table: whether a call of the module selects from it by indices, and another one multiplies by it.
-      is_computed: whether it is no parameter, but computed from several of which this is the largest, as a dequantized
-        one.
+      is_computed: whether it is not a parameter, but computed from several, of which this is the largest, as a
+        dequantized one.
       is_linear: whether the only result of the call is the product, or the rows, and what the layer adds to them.
       is_alone: whether it adds parameters only, so that arguments reach the result through the product.
     """

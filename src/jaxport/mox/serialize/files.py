@@ -244,7 +244,7 @@ def load_params(path: str | os.PathLike[str]) -> dict[str, Array]:
     made: dict[str, Array] = {}
     with boundary(f"`{path}` cannot be read", where=where), safe_open(path, framework="numpy") as file:
         dtypes = file.metadata() or {}
-        for name in file.keys():  # noqa: SIM118 - it is no dict
+        for name in file.keys():  # noqa: SIM118 - it is not a dict
             raw = file.get_tensor(name)
             made[name] = _restored(raw, dtypes.get(name, str(raw.dtype)), f"the tensor `{name}` of `{path}`")
     return made

@@ -32,7 +32,7 @@ def mesh_from(data: JsonValue) -> Mesh | AbstractMesh:
     mesh, around = abstract_mesh(axes), jax.sharding.get_abstract_mesh()
     if around.manual_axes:
         if around.shape != mesh.shape:
-            raise ModelError("a `shard_map` is over another mesh than that around it")
+            raise ModelError("a `shard_map` uses another mesh than the one around it")
         return around
     found = mesh_of_devices(mesh)
     if found is None:
@@ -41,8 +41,8 @@ def mesh_from(data: JsonValue) -> Mesh | AbstractMesh:
             f"the program needs {mesh.size} devices, and this process has {jax.device_count()}",
             where="a `shard_map`",
             why=f"it is over a mesh of {shown}",
-            instead=f"read it where there are as many; `XLA_FLAGS=--xla_force_host_platform_device_count={mesh.size}` "
-            "makes a CPU that many devices",
+            instead="read it where there are that many; a CPU is that many devices with "
+            f"`XLA_FLAGS=--xla_force_host_platform_device_count={mesh.size}`",
         )
     return found
 

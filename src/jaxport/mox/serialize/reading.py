@@ -122,7 +122,7 @@ class _Reader:
         return kind(traced, str(data["name"]), signature, inputs, texts_of(data["dropped"]), None)
 
     def static(self, data: JsonValue) -> dict[int, Any]:
-        """Return the leaves that are no arrays, by position."""
+        """Return the leaves that are not arrays, by position."""
         return {size_of(index): self.value(value) for index, value in map(pair_of, list_of(data))}
 
     def check(self, jaxpr: jaxprs.Jaxpr, traced: Traced, added: int) -> None:

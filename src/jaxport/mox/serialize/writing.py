@@ -44,7 +44,7 @@ def document(mox: TracedProgram) -> dict[str, JsonValue]:
     Raises:
       Unsupported: it has operations or values that could not be read back; all of them are named.
     """
-    # How values are split is no part of a model, and the devices are those of this process.
+    # How values are split is not part of a model, and the devices are those of this process.
     writer = _Writer(mox.replaced(replace(mox.traced, jaxpr=_portable(mox.jaxpr))))
     with without_explicit_axes():
         made = writer.document()
@@ -185,7 +185,7 @@ class _Writer:
                     f"{name}[{key}]", f"has a value of the type {type_of(value)}, which JAX did not give it before"
                 )
         source = self.source(equation)
-        if source and None not in self.rules:  # the rule of a function is no part of the tree
+        if source and None not in self.rules:  # the rule of a function is not part of the tree
             data["source"] = source
         self.path = outer
         return data

@@ -16,7 +16,7 @@ class Programs(Framework[TracedProgram]):
     """Traced programs: they hold arrays by path, and their own blocks are found when they run."""
 
     def is_module(self, value: object) -> bool:
-        """Return False: a Mox is no module, it has some."""
+        """Return False: a Mox is not a module, it has some."""
         del value
         return False
 

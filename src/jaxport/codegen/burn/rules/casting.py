@@ -80,7 +80,7 @@ def _narrowed(body: RustBody, node: RustExpression, before: np.dtype, after: np.
 def _grid(body: RustBody, dtype: np.dtype) -> RustExpression:
     """Return the constant that says which numbers a type of few bits has."""
     if np.dtype(dtype).name == "float8_e8m0fnu":
-        raise NotPrintable("rounding to float8_e8m0fnu as JAX does it", "cast as ONNX does")
+        raise NotPrintable("rounding to float8_e8m0fnu as JAX does", "cast as ONNX does")
     name = np.dtype(dtype).name.upper()
     body.helpers.add(name)
     return Identifier(name)

@@ -336,7 +336,7 @@ def _padded_by_computed(
     shape: tuple[Dim, ...],
     padding_config: Sequence[tuple[Dim, Dim, int]],
 ) -> TypedValue:
-    """Pad with a number that is no constant: where a padded mask is false."""
+    """Pad with a number that is not a constant: where a padded mask is false."""
     inside = TypedValue(x.shape, np.dtype(bool), body.created(1, x.shape, np.dtype(bool)), x.shape)
     padded_ = []
     for one in (inside, x):

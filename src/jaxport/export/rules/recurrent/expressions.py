@@ -232,7 +232,7 @@ def divided(numerator: Polynomial, denominator: Polynomial) -> Polynomial:
         return numerator * applied("Sigmoid", added.argument * -1.0)
     if isinstance(added, Applied) and added.function == "Abs" and added.argument == numerator:
         return applied("Softsign", numerator)
-    raise Unfit("a step divides by what is no number")
+    raise Unfit("a step divides by what is not a number")
 
 
 def at_least(one: Polynomial, other: Polynomial) -> Polynomial:

@@ -1,7 +1,7 @@
 """The weights of a recurrent operator, from those of the cell.
 
 The operator has those of all gates in one tensor. The file has those of the cell, under their paths, and nodes that put
-them into one, which runtimes compute while they load the file. Constants that are no weights are computed here.
+them into one, which runtimes compute while they load the file. Constants that are not weights are computed here.
 """
 
 from __future__ import annotations
