@@ -213,8 +213,8 @@ test-older-onnx: $(OLDER_ONNX_INSTALLED) ## the backend suite of an older releas
 
 # Files and seed: `make fuzz FILES=500 SEED=7`. Each kind has as many.
 FILES ?= 1000
-fuzz: $(INSTALLED) ## mutated ONNX and Mox files and random programs of JAX, in worker processes with limits on time and memory
-	@for kind in onnx json yson xml operations programs; do $(BIN)/python -m tests.fuzzing $$kind $(SEED) $(FILES); done
+fuzz: $(INSTALLED) ## mutated ONNX, Mox and StableHLO files and random programs of JAX, in worker processes with limits on time and memory
+	@for kind in onnx json yson xml stablehlo operations programs; do $(BIN)/python -m tests.fuzzing $$kind $(SEED) $(FILES); done
 
 $(GUIDED_INSTALLED): pyproject.toml tests/fuzzing/requirements.txt
 	$(call create_environment_of,$(call python_of,3.11),3.11,$(@D),--editable '.[test]' --requirement tests/fuzzing/requirements.txt)

@@ -65,6 +65,8 @@ def _operations() -> Iterator[str]:
     """The rows of the operations of StableHLO and its dialects, with the section of the specification."""
     for name, definition in sorted(definitions().items()):
         dialect, _, short = name.partition(".")
+        if dialect == "jaxport":  # what reading a module has made
+            continue
         where = "custom call" if name.startswith("@") else dialect
         section = f"[{short}]({SPECIFICATION}#{short})" if dialect == "stablehlo" else ""
         why = (

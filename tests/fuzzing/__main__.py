@@ -1,6 +1,6 @@
 """Mutated files: whatever is done to one, it is read or refused, soon, small, and with an error of the package.
 
-`python -m tests.fuzzing KIND SEED COUNT`, where KIND is onnx, json, yson or xml, operations (of a Mox, each alone, with other
+`python -m tests.fuzzing KIND SEED COUNT`, where KIND is onnx, json, yson, xml or stablehlo, operations (of a Mox, each alone, with other
 parameters; `operations-programs` without those of the functions of JAX), or programs of JAX, prints what went wrong otherwise, a
 summary, and leaves with status 1 if anything did. The files are tried in a worker process, which is replaced when it
 crashes or hangs.
@@ -43,12 +43,13 @@ class _TooLong(BaseException):
 
 def attempts(kind: str, seed: int, count: int, first: int, folder: Path) -> Iterator[tuple[int, Any, Any]]:
     """For each file its number, what can be shown of it, and a function that tries it."""
-    if kind == "onnx":
-        from tests.fuzzing import onnx_files
+    if kind in ("onnx", "stablehlo"):
+        from tests.fuzzing import artifacts, onnx_files
 
-        for index, data in enumerate(onnx_files.files(seed, count)):
+        room = onnx_files if kind == "onnx" else artifacts
+        for index, data in enumerate(room.files(seed, count)):
             if index >= first:
-                yield index, data, lambda data=data: onnx_files.attempt(data, folder)
+                yield index, data, lambda data=data: room.attempt(data, folder)
     elif kind == "programs":
         from tests.fuzzing import jax_programs
 

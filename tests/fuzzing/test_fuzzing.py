@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-KINDS = ("onnx", "json", "yson", "xml")
+KINDS = ("onnx", "json", "yson", "xml", "stablehlo")
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="memory is measured as Linux does it"

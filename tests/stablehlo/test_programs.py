@@ -206,7 +206,13 @@ def test_constraints_on_shardings_are_kept_where_a_mesh_is_set():
     program, x = jaxport.from_stablehlo(text), np.ones((4, 4), np.float32)
     traced = lambda: str(jax.make_jaxpr(program)(x))
     assert "sharding_constraint" not in traced()
-    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((2,), ("x",))):
+    automatic, explicit = (
+        jax.sharding.AbstractMesh((2,), ("x",), axis_types=(kind,))
+        for kind in (jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit)
+    )
+    with jax.sharding.use_abstract_mesh(explicit):
+        assert "sharding_constraint" not in traced()  # which JAX refuses there
+    with jax.sharding.use_abstract_mesh(automatic):
         assert "PartitionSpec(None, 'x')" in traced() or "P(None, 'x')" in traced()
 
 
@@ -338,6 +344,29 @@ MALFORMED = {
 }  # fmt: skip
 
 
+QUANT = "tensor<2x!quant.uniform<i8:f32, 0.1:5>>"
+PLACED = {
+    "a type": ("func.func @main(%a: tensor<2xf32>) {\n  %r = stablehlo.convert %a : (tensor<2xf32>) -> tensor<2xf80>\n  return\n}", "line 2, column 8"),
+    "a type of an argument": ("\nfunc.func @main(%a: tensor<2xf80>) {\n  return\n}", "line 2, column 1"),
+    "what is no tensor": ("\nfunc.func @main(%a: memref<2xf32>) {\n  return\n}", "line 2, column 1"),
+    "a quantized type": (f"func.func @main(\n  %a: {QUANT}) {{\n  return\n}}", "line 2, column"),
+    "an operation": ("func.func @main(%a: tensor<2xf32>) {\n  %r = stablehlo.custom_call @mine(%a) : (tensor<2xf32>) -> tensor<2xf32>\n  return\n}", "line 2, column 8"),
+    "blocks": ("\nfunc.func @main(%a: tensor<2xf32>) {\n  cf.br ^bb1\n^bb1:\n  return\n}", "line 2, column 1"),
+    "a call of itself": ("func.func @main() {\n  call @f() : () -> ()\n  return\n}\nfunc.func @f() {\n  call @main() : () -> ()\n  return\n}", "line 6, column 3"),
+    "no body": ("\nfunc.func private @main(%a: tensor<f32>) -> tensor<f32>", "line 2, column 1"),
+    "data": ("func.func @main() {\n  %0 = stablehlo.constant dense_resource<foo> : tensor<2xf32>\n  return\n}", "line 2, column 8"),
+    "data of another size": ('func.func @main() {\n  %0 = stablehlo.constant dense_resource<foo> : tensor<2xf32>\n  return\n}\n{-#\n  dialect_resources: {builtin: {foo: "0x0400000001000000"}}\n#-}', "line 2, column 8"),
+    "an operation that is no function": ("\nsdy.mesh @m = <[\"x\"=2]>\nmodule @inner {\n}", "line 3, column 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_refusals_have_line_and_column(name):
+    text, place = PLACED[name]
+    with pytest.raises((jaxport.ModelError, jaxport.Unsupported), match=place):
+        jaxport.from_stablehlo(text)
+
+
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed(name):
     data, why = MALFORMED[name]
@@ -390,3 +419,85 @@ def test_the_command_takes_artifacts(artifact, tmp_path):
     assert run("import", path, "-o", tmp_path / "printed").exit_code == 0
     assert (tmp_path / "printed" / "model.py").is_file()
     assert run("run", path, "--random").exit_code == 0
+
+
+symmetric = lambda a: a + jnp.conj(jnp.swapaxes(a, -1, -2))
+positive = lambda a: a @ jnp.conj(jnp.swapaxes(a, -1, -2)) + 4 * jnp.eye(a.shape[-1])
+FACTORED = {
+    "qr": (jnp.linalg.qr, (5, 3)),
+    "qr of a wide matrix": (jnp.linalg.qr, (3, 5)),
+    "qr of batches": (jnp.linalg.qr, ("b", 4, 3)),
+    "complete qr": (lambda a: jnp.linalg.qr(a, mode="complete"), (5, 3)),
+    "complete qr of a square matrix": (lambda a: jnp.linalg.qr(a, mode="complete"), (3, 3)),
+    "r alone": (lambda a: jnp.linalg.qr(a, mode="r"), (5, 3)),
+    "q alone": (lambda a: jnp.linalg.qr(a)[0], (5, 3)),
+    "qr of a qr": (lambda a: jnp.linalg.qr(a + jnp.linalg.qr(a)[0]), (5, 3)),
+    "two of one matrix": (
+        lambda a: (jnp.linalg.qr(a, mode="r"), jnp.linalg.qr(a), jnp.linalg.qr(a, mode="complete")),
+        (5, 3),
+    ),
+    "qr with pivots": (lambda a: jax.scipy.linalg.qr(a, pivoting=True, mode="economic"), (5, 3)),
+    "qr in a loop": (lambda a: lax.fori_loop(0, 2, lambda _, x: sum(jnp.linalg.qr(x)), a), (3, 3)),
+    "eigh": (lambda a: jnp.linalg.eigh(symmetric(a)), (4, 4)),
+    "svd": (lambda a: [x**2 for x in jnp.linalg.svd(a, full_matrices=False)], (5, 3)),
+    "singular values": (lambda a: jnp.linalg.svd(a, compute_uv=False), (3, 5)),
+    "lu": (jax.scipy.linalg.lu, (4, 4)),
+    "lu_factor": (jax.scipy.linalg.lu_factor, (4, 4)),
+    "det": (jnp.linalg.det, (4, 4)),
+    "inv": (jnp.linalg.inv, (4, 4)),
+    "cholesky": (lambda a: jax.scipy.linalg.cholesky(positive(a)), (4, 4)),
+    "triangular": (lambda a: jax.scipy.linalg.solve_triangular(positive(a), a[:, :2], trans=1), (4, 4)),
+    "eigenvalues": (lambda a: jnp.abs(jnp.linalg.eigvals(a)), (4, 4)),
+    "tridiagonal": (lambda a: lax.linalg.tridiagonal_solve(a[0], a[1] + 5, a[2], a[:, :2]), (4, 4)),
+    "pinv": (jnp.linalg.pinv, (5, 3)),
+    "expm": (lambda a: jax.scipy.linalg.expm(a / 3), (4, 4)),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64], ids=["real", "complex"])
+@pytest.mark.parametrize("name", FACTORED)
+def test_factorizations_have_their_own_derivatives(name, dtype):
+    fn, shape = FACTORED[name]
+    numbers = np.random.default_rng(1).normal(size=[2, *(size if isinstance(size, int) else 2 for size in shape)])
+    a = jnp.asarray(numbers[0] + (1j * numbers[1] if dtype == np.complex64 else 0), dtype)
+    spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape(", ".join(map(str, shape))), dtype)
+    targets = ("ALL", "lapack_sgeqp3_ffi", "lapack_cgeqp3_ffi")
+    unchecked = [jax.export.DisabledSafetyCheck.custom_call(target) for target in targets]
+    program = jaxport.from_stablehlo(jax.export.export(jax.jit(fn), disabled_checks=unchecked)(spec))
+
+    def loss(fn, a):
+        results = [y for y in jax.tree.leaves(fn(a)) if jnp.issubdtype(y.dtype, jnp.inexact)]
+        weights = [jnp.cos(jnp.arange(y.size)).reshape(y.shape) for y in results]
+        return sum(jnp.sum((y.real - y.imag / 2) * w) for y, w in zip(results, weights, strict=True))
+
+    for want, got in zip(jax.tree.leaves(fn(a)), jax.tree.leaves(program(a)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    if jax.__version_info__ < (0, 10) and name in (
+        "qr of a wide matrix",
+        "complete qr",
+        "two of one matrix",
+        "qr with pivots",
+    ):
+        pytest.skip("JAX 0.9 has no derivative of this factorization")
+    wanted, found = (jax.grad(loss, 1)(each, a) for each in (fn, program))
+    np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3 * float(np.abs(wanted).max()))
+
+
+def test_a_factorization_that_is_read_as_it_is_stays():
+    fn = lambda a: (jnp.linalg.qr(a, mode="raw"), jnp.linalg.qr(a))
+    program = jaxport.from_stablehlo(exported(fn, jax.ShapeDtypeStruct((5, 3), np.float32)))
+    a = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    for want, got in zip(jax.tree.leaves(fn(a)), jax.tree.leaves(program(a)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_what_has_no_derivative_is_named():
+    program = jaxport.from_stablehlo(exported(jax.scipy.linalg.hessenberg, np.ones((3, 3), np.float32)))
+    with pytest.raises(jaxport.Unsupported, match="rule for 'hessenberg'"):
+        jax.grad(lambda a: program(a).sum())(np.ones((3, 3), np.float32))
+
+
+def test_a_qr_of_a_tpu_is_one():
+    fn = lambda a: jnp.linalg.qr(a)
+    artifact = exported(fn, jax.ShapeDtypeStruct((5, 3), np.float32), platforms=("tpu",))
+    assert "qr" in primitives(jaxport.from_stablehlo(artifact), np.ones((5, 3), np.float32))

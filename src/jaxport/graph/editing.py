@@ -495,7 +495,9 @@ class Editor:
             kept = [dim for dim in dims if dim != 1]
             value = self.viewed(graph, value, kept, before=before, after=after)
             return self.viewed(graph, value, dims, before=before, after=value.producer() if after else None)
-        axes = added or dropped
+        axes, array = added or dropped, None if is_weight(value) else constant_of(value)
+        if axes and array is not None and (array.nbytes <= SMALL or not value.uses()):
+            return self.constant(graph, array.reshape([int(dim) for dim in dims]), value.name or "constant", value)
         if axes:
             operands = [value, self.constant(graph, np.array(axes), "axes")]
             op_type = "Unsqueeze" if added else "Squeeze"

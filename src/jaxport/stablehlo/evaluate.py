@@ -157,7 +157,10 @@ class HloWalk:
             raise InvalidArgument(
                 "symbolic sizes are not enough here", where=_named(operation), why=why, instead=instead
             ) from error
-        except (TypeError, ValueError, LookupError, ArithmeticError, NotImplementedError, AttributeError) as error:
+        except NotImplementedError as error:  # by JAX: a derivative, say
+            refusal = Refusal(operation.name, operation.where or "the module", f"{error}"[:LONGEST_REASON])
+            raise Unsupported("the program cannot be computed", [refusal]) from error
+        except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
             why = f"{error}"[:LONGEST_REASON]
             raise ModelError(
                 f"`{operation.name}` cannot be computed", where=_named(operation), why=why, instead="check the inputs"

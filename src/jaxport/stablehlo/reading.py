@@ -6,13 +6,16 @@ from __future__ import annotations
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportReturnType=false
 # pyright: reportOptionalMemberAccess=false, reportOptionalOperand=false, reportIndexIssue=false
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
-from jaxport.errors import ModelError, Refusal, Unsupported
+from jaxport.errors import ModelError, Refusal, Unsupported, noted
 from jaxport.importer.limits import Limits
 from jaxport.jaxprs.releases import breaks_parser, mlir_module
 from jaxport.stablehlo.tree import Attributes, HloBody, HloFunction, HloModule, HloOperation, TensorType
@@ -79,7 +82,7 @@ def _check_depth(text: str) -> None:
 def _malformed(error: Exception) -> Exception:
     message = str(error)
     if "quant" in message:
-        return Unsupported("the module cannot be imported", [Refusal("quant", "the types of the module", _QUANTIZED)])
+        return Unsupported("the module cannot be imported", [Refusal("quant", _place(message) or _TYPES, _QUANTIZED)])
     found = re.search(r'"-":(\d+):(\d+): (.*)', message)
     where = f"line {found[1]}, column {found[2]}" if found else _BYTECODE
     why = found[3] if found else message.strip().splitlines()[-1] if message.strip() else type(error).__name__
@@ -89,6 +92,28 @@ def _malformed(error: Exception) -> Exception:
 _QUANTIZED = (
     "quantized types have no counterpart in JAX; write the artifact with `stablehlo-legalize-quant-to-math` run first"
 )
+
+
+_TYPES = "the types of the module"
+
+
+@contextmanager
+def _located(raw: ir.Operation) -> Iterator[None]:
+    """Add the place of an operation to what is raised while it is read, unless that has one."""
+    try:
+        yield
+    except Unsupported as error:
+        place, places = _where(raw), {refusal.where for refusal in error.refusals}
+        if not place or places != {_TYPES}:
+            raise
+        raise Unsupported(error.headline, [replace(each, where=place) for each in error.refusals]) from error
+    except ModelError as error:
+        if error.where or not _where(raw):
+            raise
+        raise ModelError(error.refused, where=_where(raw), why=error.why, instead=error.instead) from error
+    except (TypeError, ValueError, LookupError) as error:
+        noted(error, _where(raw) or f"`{raw.name}`")
+        raise
 
 
 class _Reading:
@@ -106,7 +131,8 @@ class _Reading:
         for raw in self.mlir.body.operations:
             operation = raw.operation
             if operation.name == "func.func":
-                function = self.function(operation)
+                with _located(operation):
+                    function = self.function(operation)
                 functions[function.name] = function
             elif not operation.name.startswith("sdy."):
                 raise ModelError(f"`{operation.name}` is not a function", where=_where(operation))
@@ -127,7 +153,7 @@ class _Reading:
     def function(self, operation: ir.Operation) -> HloFunction:
         attributes = self.attributes(operation)
         if not len(operation.regions[0].blocks):
-            raise ModelError(f"the function `{attributes['sym_name']}` has no body", where=_where(operation))
+            raise ModelError(f"the function `{attributes['sym_name']}` has no body")
         body = self.body(operation.regions[0], 0)
         nothing: tuple[dict, ...] = ({},)
         return HloFunction(
@@ -151,7 +177,8 @@ class _Reading:
             self.left -= 1
             if self.left < 0:
                 raise ModelError("the module has too many operations", instead="raise `Limits(operations=…)`")
-            operations.append(self.operation(raw.operation, depth))
+            with _located(raw.operation):
+                operations.append(self.operation(raw.operation, depth))
         return HloBody(arguments, types, operations[:-1], operations[-1].operands)
 
     def number(self, value: ir.Value) -> int:
@@ -248,7 +275,7 @@ def dtype_of(text: str) -> np.dtype:
     if text in _DTYPES:
         return np.dtype(_DTYPES[text])
     if "quant" in text:
-        raise Unsupported("the module cannot be imported", [Refusal(text, "the types of the module", _QUANTIZED)])
+        raise Unsupported("the module cannot be imported", [Refusal(text, _TYPES, _QUANTIZED)])
     narrow = re.fullmatch(r"f([468])(E\d+M\d+\w*)", text)
     if narrow:
         name = f"float{narrow[1]}_{narrow[2].lower()}"
@@ -257,9 +284,7 @@ def dtype_of(text: str) -> np.dtype:
     try:
         return np.dtype(getattr(ml_dtypes, name, None) or name)
     except TypeError:
-        raise Unsupported(
-            "the module cannot be imported", [Refusal(text, "the types of the module", "JAX has no such type")]
-        ) from None
+        raise Unsupported("the module cannot be imported", [Refusal(text, _TYPES, "JAX has no such type")]) from None
 
 
 _types: Attributes = {}
@@ -281,7 +306,7 @@ def _read_type(text: str) -> Kind:
     if found is None:
         raise Unsupported(
             "the module cannot be imported",
-            [Refusal(text, "the types of the module", "only tensors can be computed with")],
+            [Refusal(text, _TYPES, "only tensors can be computed with")],
         )
     sizes = tuple(None if size == "?" else int(size) for size in found[1].split("x")[:-1])
     return TensorType(sizes, dtype_of(found[2]))

@@ -8,6 +8,7 @@ import itertools
 import operator
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -244,7 +245,12 @@ def function(
 
 @functools.lru_cache(256)
 def _lowered_alone(
-    function: PythonFunction, is_wide: bool, names: tuple[str, ...], order: tuple[str, ...], *specs: Any
+    function: PythonFunction,
+    is_wide: bool,
+    names: tuple[str, ...],
+    order: tuple[str, ...],
+    *specs: Any,
+    platform: str = "cpu",
 ) -> HloModule:
     """Return the module of a function in a program with sizes of these names, those that are open in this order."""
     scope, left = jax.export.SymbolicScope(), iter(order)
@@ -255,7 +261,9 @@ def _lowered_alone(
         structs.append(jax.ShapeDtypeStruct(jax.export.symbolic_shape(text, scope=scope), dtype))
     whole = lambda *xs: (*(x + 1 for x in xs[: len(names)]), jax.jit(function)(*xs[len(names) :]))
     with jax.enable_x64(is_wide):
-        exported = jax.export.export(jax.jit(whole))(*structs)
+        targets = ("ALL", *(f"lapack_{kind}geqp3_ffi" for kind in "sdcz"))  # JAX 0.9 wants each by name
+        unchecked = [jax.export.DisabledSafetyCheck.custom_call(target) for target in targets]
+        exported = jax.export.export(jax.jit(whole), platforms=(platform,), disabled_checks=unchecked)(*structs)
     return read_module(bytes(exported.mlir_module_serialized), Limits())
 
 
@@ -300,9 +308,11 @@ def restore(module: HloModule) -> None:
     """Make one operation again of each function of numbers that an export has spelled out."""
     present = {o.name.removeprefix("stablehlo.") for o in module.operations()}
     wanted = [name for name, needs in _SPELLED.items() if present.issuperset(needs.split())]
-    bodies = [f.body for f in module.functions.values()] if wanted else []
+    bodies = [f.body for f in module.functions.values()]
     for body in [*bodies, *(inner for b in bodies for o in b.walk() for inner in o.bodies)]:
         inside: set[HloOperation] = set()
+        for operation in [o for o in body.operations if _QR.search(o.attributes.get("call_target_name", ""))]:
+            inside |= _factorized(module, body, operation)
         for operation in reversed(body.operations):
             kind = operation.types[0] if len(operation.types) == 1 else None
             if isinstance(kind, TensorType) and jnp.issubdtype(kind.dtype, jnp.inexact) and operation not in inside:
@@ -320,6 +330,71 @@ def _restored(module: HloModule, operation: HloOperation, wanted: Sequence[str],
             operation.operands = tuple(bound[value] for value in found[1].arguments)
             return {module.makers[value] for value in bound.values() if value in module.makers}
     return set()
+
+
+_QR = re.compile(r"geqrf|geqp3|^Qr$")
+
+
+@functools.cache
+def _qr(is_pivoting: bool, is_full: bool) -> PythonFunction:
+    return lambda x: lax.linalg.qr(x, pivoting=is_pivoting, full_matrices=is_full)
+
+
+def _factorized(module: HloModule, body: HloBody, operation: HloOperation) -> set[HloOperation]:
+    """Make one operation, which has a derivative, of a factorization and of what makes Q and R; return the steps."""
+    x, target = operation.operands[0], operation.attributes["call_target_name"]
+    kind, platform = module.kinds[x], "tpu" if target == "Qr" else "cpu"
+    names = tuple(f"n{axis}" for axis, size in enumerate(kind.shape) if size is None)
+    wide = {_is_wide(kind.dtype), True}
+    for has_all, is_full, is_wide in itertools.product((True, False), (False, True), wide):  # a module may use one only
+        function = _qr("geqp3" in target, is_full)
+        try:
+            lowered = _lowered_alone(function, is_wide, names, names, (kind.shape, kind.dtype), platform=platform)
+        except (TypeError, ValueError, NotImplementedError):  # what it factorizes is no matrix to JAX
+            return set()
+        steps = ((f.body, o) for f in lowered.functions.values() for o in f.body.operations)
+        pattern, own = next(
+            (pair for pair in steps if pair[1].attributes.get("call_target_name") == target), (body, None)
+        )
+        bound = {pattern.arguments[-1]: x}
+        if own is None or not _matches(
+            lowered, own.results[0], module, operation.results[0], pattern.arguments, bound, True
+        ):
+            continue
+        found = [_found(lowered, root, module, body, pattern.arguments, bound) for root in pattern.returned]
+        if found.count(None) > (0 if has_all else len(found) - 1):
+            continue
+        inside = {module.makers[value] for value in bound.values() if value in module.makers}
+        results = [*itertools.islice(itertools.count(module.values), len(found))]
+        results = [new if old is None else old for old, new in zip(found, results, strict=True)]
+        module.values += len(found)
+        made = replace(
+            operation,
+            name="jaxport.function",
+            operands=(x,),
+            results=(*results,),
+            bodies=(),
+            types=tuple(lowered.kinds[root] for root in pattern.returned),
+            attributes={"function": function},
+        )
+        body.operations[:] = [o for o in body.operations if o.results[:1] not in [(value,) for value in found]]
+        body.operations.insert(body.operations.index(operation), made)
+        module.makers.update(dict.fromkeys(results, made))
+        return inside - {module.makers.get(x)}
+    return set()
+
+
+def _found(
+    own: HloModule, root: int, module: HloModule, body: HloBody, arguments: Sequence[int], bound: dict[int, int]
+) -> int | None:
+    """Return the value of a block that is computed as one of a pattern is, and add what they share to `bound`."""
+    for operation in body.operations:
+        for value in operation.results if operation.name == own.makers[root].name else ():
+            tried = dict(bound)
+            if _matches(own, root, module, value, arguments, tried, True):
+                bound.update(tried)
+                return value
+    return None
 
 
 _OF_SHAPES = frozenset(f"stablehlo.{name}" for name in ("concatenate", "get_dimension_size", "reshape")) | {*BROADCASTS}
@@ -366,6 +441,8 @@ def _matches(
             return wanted is not None and found is not None and wanted.tobytes() == found.tobytes()
         ours, theirs = own.makers[value], module.makers.get(other)
         if theirs is None or ours.name != theirs.name or len(ours.operands) != len(theirs.operands):
+            return False
+        if ours.results.index(value) != theirs.results.index(other):
             return False
         is_alike = ours.types == theirs.types if has_shapes else ours.types[0].dtype == theirs.types[0].dtype
         if not is_alike or _key(own, ours) != _key(module, theirs):

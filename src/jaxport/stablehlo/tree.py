@@ -168,15 +168,17 @@ class HloModule:
                 instead="if you trust it, raise them: `from_stablehlo(…, limits=jaxport.Limits(operations=…))`",
             )
 
-    def _count(self, name: str, around: tuple[str, ...], limits: Limits) -> int:
+    def _count(self, name: str, around: tuple[str, ...], limits: Limits, where: str = "") -> int:
         if name in around or len(around) > limits.nesting or name not in self.functions:
             problem = "calls itself" if name in around else "is called too deeply"
-            raise ModelError(f"the function `{name}` {problem if name in self.functions else 'does not exist'}")
+            problem = problem if name in self.functions else "does not exist"
+            raise ModelError(f"the function `{name}` {problem}", where=where, instead="write the artifact again")
         if name not in self.counts:
             total = 0
             for operation in self.functions[name].body.walk():
                 called = [operation.attributes.get(key) for key in ("callee", "decomposition")]
-                total += 1 + sum(self._count(callee, (*around, name), limits) for callee in called if callee)
+                inner = (*around, name)
+                total += 1 + sum(self._count(each, inner, limits, operation.where) for each in called if each)
             self.counts[name] = total
         return self.counts[name]
 

@@ -14,6 +14,12 @@ from jaxport.stablehlo import host, loops
 from jaxport.stablehlo.registry import define
 
 
+@define("jaxport.function")
+def function_(*xs, function):
+    """A function of JAX that a module had spelled out."""
+    return function(*xs)
+
+
 @define("if")
 def if_(condition, *, regions, context):
     if host.is_known(condition):
