@@ -497,7 +497,7 @@ class Editor:
             return self.viewed(graph, value, dims, before=before, after=value.producer() if after else None)
         axes, array = added or dropped, None if is_weight(value) else constant_of(value)
         if axes and array is not None and (array.nbytes <= SMALL or not value.uses()):
-            return self.constant(graph, array.reshape([int(dim) for dim in dims]), value.name or "constant", value)
+            return self.constant(graph, array.reshape(static_dims(dims) or ()), value.name or "constant", value)
         if axes:
             operands = [value, self.constant(graph, np.array(axes), "axes")]
             op_type = "Unsqueeze" if added else "Squeeze"
