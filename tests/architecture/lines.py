@@ -99,7 +99,7 @@ RAISED: list[tuple[str, int, str]] = [
     ("codegen/recorded", 24, "sizes that follow from the largest of repeated positions are known: open batches print"),
     ("codegen/structure", 9, "choices of numbers that exporters write as arrays of one element"),
     ("graph/facts", 1, "the maximum of several numbers is known"),
-    ("pytorch", 3, "one head of keys that all heads of queries share"),
+    ("pytorch", 13, "one head of keys that all queries share, squeezes of nothing, results of diffusers"),
     (
         "codegen/structure",
         20,

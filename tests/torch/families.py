@@ -73,7 +73,7 @@ SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 GROUPED = {**SMALL, "num_key_value_heads": 2, "head_dim": 8}
 EXPERTS = {**GROUPED, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
     "moe_intermediate_size": 16}  # fmt: skip
-LATENT = {**EXPERTS, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8,
+LATENT = {**EXPERTS, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "head_dim": 4, "v_head_dim": 8,
     "num_key_value_heads": 4, "n_group": 2, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}  # fmt: skip
 TWO = {"vocab_size": 60, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
     "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 64,
@@ -219,7 +219,7 @@ FAMILIES: dict[str, Family] = {
     "mamba": decoder("mamba", {"hidden_size": 16, "state_size": 4, "num_hidden_layers": 2, "vocab_size": 60}),
     "mamba2": decoder("mamba2", CHUNKED, length=8),
     "mamba2 beside its chunks": decoder("mamba2", CHUNKED),
-    "recurrent_gemma": decoder("recurrent_gemma", {**SMALL, "lru_width": 32, "attention_window_size": 16, "num_key_value_heads": 1}),
+    "recurrent_gemma": decoder("recurrent_gemma", {**SMALL, "num_hidden_layers": 3, "lru_width": 32, "attention_window_size": 16, "num_key_value_heads": 1}),
     "bamba": decoder("bamba", {**GROUPED, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1,
         "mamba_chunk_size": 4, "attn_layer_indices": [1]}),
     # encoders of text
@@ -235,7 +235,7 @@ FAMILIES: dict[str, Family] = {
     "squeezebert": encoder("squeezebert", embedding_size=32),
     "convbert": encoder("convbert", embedding_size=32),
     "layoutlmv3": encoder("layoutlmv3", visual_embed=False, coordinate_size=4, shape_size=8),
-    "funnel": of_transformers("funnel", "", {"vocab_size": 60, "d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 48, "block_sizes": [1, 1]},
+    "funnel": of_transformers("funnel", "ForMaskedLM", {"vocab_size": 60, "d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 48, "block_sizes": [1, 1]},
         lambda: text(8), {"input_ids": ("batch", None), "attention_mask": ("batch", None)}),
     "xlm": encoder("xlm", {"vocab_size": 60, "emb_dim": 32, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 64}),
     # two sequences
@@ -262,7 +262,7 @@ FAMILIES: dict[str, Family] = {
     "swiftformer": sight("swiftformer", {"image_size": 64, "depths": [1, 1, 1, 1], "embed_dims": [8, 16, 16, 24]}, 64),
     "focalnet": sight("focalnet", {"image_size": 32, "embed_dim": 16, "depths": [1, 1], "hidden_sizes": [16, 32], "focal_levels": [1, 1],
         "focal_windows": [3, 3]}),
-    "cvt": sight("cvt", {"embed_dim": [8, 16, 16], "num_heads": [1, 2, 2], "depth": [1, 1, 1]}),
+    "cvt": sight("cvt", {"embed_dim": [8, 16, 16], "num_heads": [1, 2, 2], "depth": [1, 2, 3]}),
     "convnextv2": sight("convnextv2", STAGES),
     "hiera": sight("hiera", {"image_size": [32, 32], "embed_dim": 16, "depths": [1, 1], "num_heads": [1, 2], "num_query_pool": 1,
         "patch_size": [7, 7], "patch_stride": [4, 4], "patch_padding": [3, 3], "masked_unit_size": [4, 4]}),
@@ -298,7 +298,7 @@ FAMILIES: dict[str, Family] = {
         "resnet26d": 64, "mobilenetv4_conv_small": 64, "ghostnet_100": 64, "repvgg_a0": 64, "efficientnet_lite0": 64}.items()},
     "timm vit": of_library("timm", "vit_tiny_patch16_224", 32, img_size=32, depth=2),
     "timm mixer": of_library("timm", "mixer_s32_224", 64, img_size=64),
-    "timm convmixer": of_library("timm", "convmixer_768_32", 28, depth=2, dim=32),
+    "timm convmixer": of_library("timm", "convmixer_768_32", 28),
     # diffusers
     "diffusers unet2d": of_diffusers("UNet2DModel", noisy, sample_size=16, in_channels=4, out_channels=4, block_out_channels=(16, 32),
         down_block_types=("DownBlock2D", "AttnDownBlock2D"), up_block_types=("AttnUpBlock2D", "UpBlock2D"), norm_num_groups=4,
@@ -323,6 +323,9 @@ REFUSED: dict[str, dict[str, str]] = {
     "mamba2 beside its chunks": dict.fromkeys(("printed", "checkpoint"), r"input_ids\.shape\[1\] has to be 4\*seq"),
     # The parts of each expert are as large as the tokens that chose it: the program runs them, outside of `jit`.
     "jetmoe": {"printed": "`split` of an operation has to be known", "checkpoint": "no attribute 'source'"},
+    "bamba": dict.fromkeys(("printed", "checkpoint"), r"input_ids\.shape\[1\] has to be 4\*seq"),
+    # It has one case up to the size of its blocks, and one beyond.
+    "minimax": {"values": r"`input_ids\.size\(\)\[1\] <= 256`, which does not hold"},
     # A loop over tokens in Python.
     "mamba": {"values": "Constraints violated"},
     # It computes its positions anew where there are more than its configuration says.

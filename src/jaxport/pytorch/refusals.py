@@ -112,9 +112,9 @@ def check_values(what: str, values: object) -> None:
       InvalidArgument: there are some.
     """
     torch = pytorch()
-    for path, leaf in pytree().tree_flatten_with_path(values)[0]:
-        place = f"the {what}{pytree().keystr(path)}"
-        if isinstance(leaf, torch.Tensor) and leaf.is_complex():
+    for path, leaf in _leaves(values):
+        place = f"the {what}{path}"
+        if isinstance(leaf, torch.Tensor) and torch.is_complex(leaf):
             raise InvalidArgument(
                 f"{place} is complex",
                 where="`from_torch`",
@@ -130,3 +130,11 @@ def check_values(what: str, values: object) -> None:
                 "in one that "
                 "returns tensors",
             )
+
+
+def _leaves(values: object) -> list[tuple[str, object]]:
+    """Return the leaves of a tree with their paths, as far as the types of its nodes say how their parts are called."""
+    try:
+        return [(pytree().keystr(path), leaf) for path, leaf in pytree().tree_flatten_with_path(values)[0]]
+    except ValueError:  # some types of diffusers do not
+        return [("", leaf) for leaf in pytree().tree_leaves(values)]

@@ -59,7 +59,7 @@ def exported(call: ModuleCall, translations: Mapping[PythonFunction, PythonFunct
       ExportError: PyTorch cannot export it.
     """
     with _silent():
-        traced, names = _with_shared_heads(_traced(call)), _output_names(call.outputs())
+        traced, names = _prepared(_traced(call)), _output_names(call.outputs())
         refused = f"PyTorch cannot write `{call.name}` as ONNX"
         with boundary(refused, where="`torch.onnx.export`", instead=advice, kind=ExportError):
             # Not optimized: PyTorch would fold the transposes of weights into tensors without names, and merge equal
@@ -79,13 +79,21 @@ def exported(call: ModuleCall, translations: Mapping[PythonFunction, PythonFunct
     return Trace(model, traced, _most(traced, call))
 
 
-def _with_shared_heads(traced: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Say of attention to one head of keys that queries share it: PyTorch broadcasts it, and writes it so said only."""
-    attention = pytorch().ops.aten.scaled_dot_product_attention.default
-    for node in traced.graph.find_nodes(op="call_function", target=attention):
+def _prepared(traced: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Say in the words of PyTorch's exporter what it would refuse, or write as another computation.
+
+    One head of keys that is broadcast to all queries is shared by them, and axes of other sizes than one are not
+    squeezed.
+    """
+    aten, graph = pytorch().ops.aten, traced.graph
+    for node in graph.find_nodes(op="call_function", target=aten.scaled_dot_product_attention.default):
         queries, *shared = (len(shape) == 4 and shape[1] for shape in (one.meta["val"].shape for one in node.args[:3]))
         if shared == [1, 1] and queries != 1:
             node.kwargs = node.kwargs | {"enable_gqa": True}
+    for target in (aten.squeeze.dim, aten.squeeze.dims):
+        for node in graph.find_nodes(op="call_function", target=target):
+            if node.meta["val"].dim() == node.args[0].meta["val"].dim():
+                node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
     return traced
 
 
