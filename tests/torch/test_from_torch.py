@@ -21,6 +21,7 @@ with warnings.catch_warnings():
     import transformers
     from torch import nn
 
+    from tests.torch import idioms
     from tests.torch.fresh import MODULES
     from tests.torch.idioms import MODULES as IDIOMS
     from tests.torch.models import CASES, SIZES, Plain
@@ -251,6 +252,37 @@ def test_attention_in_compiled_kernels_is_spelled_out():
         with spelled_out(model):
             assert model.config._attn_implementation == (name if name in ("eager", "mine") else "sdpa")
         assert model.config._attn_implementation == name
+
+
+class Unnamed(tuple):
+    """A result whose type does not say how its parts are called, as in diffusers."""
+
+    __slots__ = ()
+
+
+torch.utils._pytree.register_pytree_node(Unnamed, lambda each: (list(each), None), lambda parts, _: Unnamed(parts))
+attended = nn.functional.scaled_dot_product_attention
+TRACED: dict[str, Any] = {
+    "a squeeze of a size that is not one": lambda x, _: x.squeeze(1) + 1,
+    "such a squeeze is the result": lambda x, _: x.squeeze(2),
+    "of several, one is": lambda x, y: (x.squeeze((1, 2)), y.squeeze((1, 2))),
+    "a squeeze of an open size": lambda x, _: x.squeeze(0) * 2,
+    "a squeeze of one": lambda _, y: y.squeeze(1),
+    "a shared head": lambda x, y: attended(x, y, y, scale=0.5),
+    "a shared head by name": lambda x, y: attended(query=x, key=y, value=y, is_causal=True),
+    "parts without names": lambda x, y: Unnamed((x + y, x * y)),
+}
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_what_pytorch_would_write_otherwise(name: str):
+    module, arguments = idioms.Computed(TRACED[name]), (torch.randn(2, 3, 4, 5), torch.randn(2, 1, 4, 5))
+    program = jaxport.from_torch(module, arguments, dynamic_shapes=[("batch", 3, 4, 5), ("batch", 1, 4, 5)])
+    for batch in (2, 3):
+        x, y = torch.randn(batch, 3, 4, 5), torch.randn(batch, 1, 4, 5)
+        found, expected = program(x.numpy(), y.numpy()), module(x, y)
+        for one, other in zip(jax.tree.leaves(found), torch.utils._pytree.tree_leaves(expected), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 def test_nothing_stays_on_tensors_after_a_refusal():

@@ -488,6 +488,8 @@ class Editor:
     ) -> ir.Value:
         """Return `value` with its axes of size one in other places; the other dims are those of `value`, in their
         order.
+
+        A constant that is small, or that nothing else reads yet, is stored so; other values get operators.
         """
         old = dims_of(value) or []
         added, dropped = added_ones(old, dims), added_ones(dims, old)

@@ -82,8 +82,8 @@ def exported(call: ModuleCall, translations: Mapping[PythonFunction, PythonFunct
 def _prepared(traced: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """Say in the words of PyTorch's exporter what it would refuse, or write as another computation.
 
-    One head of keys that is broadcast to all queries is shared by them, and axes of other sizes than one are not
-    squeezed.
+    One head of keys that is broadcast to all queries is shared by them; squeezing an axis that has more than one
+    element does nothing in PyTorch, and is not valid in ONNX.
     """
     aten, graph = pytorch().ops.aten, traced.graph
     for node in graph.find_nodes(op="call_function", target=aten.scaled_dot_product_attention.default):
@@ -93,7 +93,7 @@ def _prepared(traced: torch.export.ExportedProgram) -> torch.export.ExportedProg
     for target in (aten.squeeze.dim, aten.squeeze.dims):
         for node in graph.find_nodes(op="call_function", target=target):
             if node.meta["val"].dim() == node.args[0].meta["val"].dim():
-                node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
+                node.target, node.args = aten.clone.default, node.args[:1]
     return traced
 
 

@@ -34,6 +34,9 @@ from jaxport.sizes.sums import only_name
 
 MOST_ROUNDS = 40
 LARGEST_FACTOR = 64
+LARGE_SIZE = 10**6
+"""A size at which no meaningful expression of sizes is negative."""
+
 Result = TypeVar("Result")
 
 
@@ -364,8 +367,7 @@ def _identity(condition: Equality) -> str | None:
     names, scope = sorted(names_in(str(condition))), jax.export.SymbolicScope()
     if right == "0" and left.startswith("mod(") and balanced(left, 4) == left[4:-1]:
         left, divisor = split_sizes(left[4:-1])
-        dividend, least = (evaluate(side, dict.fromkeys(names, 10**6)) for side in (left, divisor))
-        right = f"{dividend // least}*({divisor})"
+        right = f"{_times(left, divisor, names)}*({divisor})"
     if not SizeComparison(left, "==", right).always():
         return None
     values = {name: jax.export.symbolic_shape(name, scope=scope)[0] for name in names}
@@ -377,6 +379,19 @@ def _identity(condition: Equality) -> str | None:
                 rest = evaluate(other, values) - (evaluate(side, values) - factor * evaluate(term, values))
                 return f"{term} == {rest // factor}"
     return None
+
+
+def _times(dividend: str, divisor: str, names: Collection[str]) -> int:
+    """Return how many times one large size goes into another, which is as often for all sizes if for any number.
+
+    >>> _times("6*n", "2*n + 1", ["n"]), _times("n", "max(0, 5 - n)", ["n"])
+    (2, 0)
+    """
+    try:
+        whole, part = (evaluate(side, dict.fromkeys(names, LARGE_SIZE)) for side in (dividend, divisor))
+        return whole // part
+    except ZeroDivisionError:
+        return 0
 
 
 def _cut(condition: Equality) -> str | None:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from jaxport.errors import InvalidArgument, check_inputs_exist
 from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.names import identifier, unique, unique_identifiers
-from jaxport.importer.traced.assumptions import Assumptions
+from jaxport.importer.traced.assumptions import LARGE_SIZE, Assumptions
 from jaxport.importer.traced.read_sizes import InputSpec, ReadSizes
 from jaxport.importer.traced.zero_sizes import with_zero
 from jaxport.importer.values.dtypes import canonical
@@ -28,9 +28,6 @@ from jaxport.jaxprs.dim_text import FUNCTIONS, symbols
 from jaxport.jaxprs.dims import constraints_of, evaluate, static
 
 LONGEST_EXPRESSION = 200
-LARGE_SIZE = 10**6
-"""A size at which no meaningful expression of sizes is negative, or divides by zero."""
-
 
 _MULTIPLE = re.compile(r"\d+\*(?P<name>[A-Za-z_]\w*)(?: [+-] \d+)?")
 """A size from which another one can be read that no axis has."""
