@@ -326,8 +326,8 @@ REFUSED: dict[str, dict[str, str]] = {
     "bamba": {"printed": r"input_ids\.shape\[1\] has to be 4\*seq"},
     # It has one case up to the size of its blocks, and one beyond.
     "minimax": {"values": r"`input_ids\.size\(\)\[1\] <= 256`, which does not hold"},
-    # A loop over tokens in Python.
-    "mamba": {"values": "Constraints violated"},
+    # Loops over tokens in Python.
+    **dict.fromkeys(("mamba", "recurrent_gemma"), {"values": "Constraints violated"}),
     # It computes its positions anew where there are more than its configuration says.
     "xglm": {"values": r"`input_ids\.size\(\)\[1\] <= 64`, which does not hold"},
     # Their caches are results, and `forward` has no argument for that.
