@@ -155,6 +155,51 @@ def test_a_tensor_that_takes_the_name_of_the_node_that_renamed_it_is_the_only_va
     imported.verify()
 
 
+MERGED = {
+    "a scale and a variance": (
+        """g (float[N, 2] x) => (float[N, 2] y) <float[2] "bn.weight" = {1, 1}, float[2] "bn.bias" = {0, 0}>
+        { y = BatchNormalization(x, "bn.weight", "bn.bias", "bn.bias", "bn.weight") }""",
+        {"bn.weight", "bn.bias"}, {"bn.running_mean", "bn.running_var"},
+    ),
+    "the elements of a list": (
+        """g (float[N, 2] x) => (float[N, 2] "9") <float[2, 2] "ws.0" = {0, 0, 0, 0}>
+        { "ws.1" = Identity("ws.0") "7" = MatMul(x, "ws.0") "8" = Tanh("7") "9" = MatMul("8", "ws.1") }""",
+        {"ws.0", "ws.1"}, set(),
+    ),
+    "the first reader keeps the name": (
+        """g (float[N, 2] x) => (float[N, 2] "9") <float[2] "m.A" = {0, 0}, float "scale" = {1}>
+        { "m.dt" = Identity("m.A") "7" = Add(x, "m.dt") "8" = Mul("7", "m.A") "9" = Mul("8", scale) }""",
+        {"m.A", "m.dt", "scale"}, set(),
+    ),
+    "a part of an equal layer": (
+        """g (float[N, 2] x) => (float[N, 2] y) <float[2, 2] "layers.0.attention.out.weight" = {1, 2, 3, 4}>
+        { a = MatMul(x, "layers.0.attention.out.weight") b = Tanh(a) y = MatMul(b, "layers.0.attention.out.weight") }""",
+        {"layers.0.attention.out.weight", "layers.1.attention.out.weight"}, set(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_what_an_exporter_merged_is_called_as_the_author_called_it(name: str):
+    """Tensors of fresh models are equal by chance."""
+    graph, parameters, statistics = MERGED[name]
+    made = model(graph)
+    made.producer_name = "pytorch"
+    scopes = {
+        "BatchNormalization": ["/bn/BatchNormalization"],
+        "MatMul": [f"/layers.{n}/attention/MatMul" for n in (0, 1)],
+    }
+    for operator, names in scopes.items() if "ws.0" not in parameters else ():
+        nodes = [node for node in made.graph.node if node.op_type == operator]
+        for node, each in zip(nodes, names, strict=False):
+            node.name = each
+    imported = from_onnx(made)
+    roles = dict.fromkeys(parameters, "parameter") | dict.fromkeys(statistics, "statistic")
+    assert imported.roles == roles
+    x = np.array([[1, -2]], np.float32)
+    np.testing.assert_array_equal(imported(x), from_onnx(made, ties="keep")(x))
+
+
 def head(table: np.ndarray, matrix: np.ndarray, made_up: str = "val_7") -> onnx.ModelProto:
     """A table of words, and a head whose matrix an exporter has transposed."""
     made = model(f"g (int64[N] ids) => (float[N, 5] y) {{ x = Gather(t, ids) a = Tanh(x) y = MatMul(a, {made_up}) }}")

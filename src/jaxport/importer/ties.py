@@ -27,13 +27,15 @@ from jaxport.importer.modules import COPIES, Scope, scopes_by_node
 from jaxport.importer.names import given_name, unique, without_positions
 from jaxport.importer.tensors.roles import TRAINABLE
 from jaxport.importer.values.stored import is_uniform, originals, tensor_value
-from jaxport.onnx_facts import KERNEL_PRODUCTS, MATRIX_PRODUCTS
+from jaxport.onnx_facts import KERNEL_PRODUCTS, MATRIX_PRODUCTS, NORMALIZATIONS, STATISTICS
 
 Ties = Literal["auto", "keep", "none"] | Collection[str]
 """What is tied: what an author may have tied, what the file stores once, nothing, or only the tensors of these names.
 """
 
 _KINDS = ("auto", "keep", "none")
+#: The names that PyTorch gives the statistics of BatchNormalization, by the input.
+_STATISTICS = {3: "running_mean", 4: "running_var"}
 _PRODUCTS = MATRIX_PRODUCTS | KERNEL_PRODUCTS
 Use = tuple[ir.Node, int]
 
@@ -201,11 +203,16 @@ def _uses_apart(model: ir.Model, ties: Ties) -> dict[str, list[tuple[str, list[U
             continue
         groups: dict[Hashable, list[Use]] = {}
         for node, index in uses:
-            groups.setdefault(_owner(value, node, scopes, firsts) if ties == "auto" else (node, index), []).append(
-                (node, index)
-            )
-        named = {key: _own_name(value, group[0][0], scopes) for key, group in groups.items()}
-        original = next((key for key, own_name in named.items() if own_name == name), next(iter(groups)))
+            key: Hashable = (node, index)
+            if ties == "auto":
+                # A scale and a variance begin at one: a normalization that reads a tensor twice has two.
+                place = index if node.op_type in NORMALIZATIONS and node.inputs.count(value) > 1 else None
+                key = (_owner(value, node, scopes, firsts), place)
+            groups.setdefault(key, []).append((node, index))
+        readers = [node for node, _ in uses]
+        named = {key: _own_name(value, group[0], readers, scopes) for key, group in groups.items()}
+        unnamed = (key for key, group in groups.items() if not _renamed(group[0][0]))
+        original = next((key for key in named if named[key] == name), next(unnamed, next(iter(groups))))
         if len(groups) > 1:
             split[name] = [(named[key], group) for key, group in groups.items() if key != original]
     return split
@@ -225,12 +232,21 @@ def _scope(node: ir.Node, scopes: Mapping[ir.Node, Sequence[Scope]]) -> str:
     return (scopes[node] or [("", "")])[-1][0]
 
 
-def _own_name(value: ir.Value, node: ir.Node, scopes: Mapping[ir.Node, Sequence[Scope]]) -> str:
-    """Return the name of a tensor that a node reads, by the module of the node; nothing if it has none."""
+def _own_name(value: ir.Value, use: Use, readers: Sequence[ir.Node], scopes: Mapping[ir.Node, Sequence[Scope]]) -> str:
+    """Return the name of a tensor that a node reads, by the module of the node; nothing if it has none.
+
+    In `layers.1.attention`, what is `layers.0.attention.out.weight` to `layers.0.attention` is `out.weight`, too.
+    """
+    node, index = use
     if renamed := _renamed(node):
         return renamed
-    last = (value.name or "").rpartition(".")[2]
-    return f"{scope}.{last}" if (scope := _scope(node, scopes)) else ""
+    name, scope = value.name or "", _scope(node, scopes)
+    if index in STATISTICS.get(node.op_type, ()) and node.inputs.count(value) > 1:
+        return f"{scope}.{_STATISTICS[index]}" if scope else ""
+    owners = (other for reader in readers if name.startswith(f"{(other := _scope(reader, scopes))}."))
+    owner = next((other for other in owners if without_positions(other) == without_positions(scope)), None)
+    last = name.rpartition(".")[2] if owner is None else name.removeprefix(f"{owner}.")
+    return f"{scope}.{last}" if scope else ""
 
 
 def _renamed(node: ir.Node) -> str:

@@ -109,6 +109,10 @@ PYTORCH = "pytorch"
 """The producer whose exporters name initializers as the state dict does."""
 _COMPUTED = re.compile(r"/.*/Constant(_\d+)?_output_0")
 """The names of tensors that PyTorch's traced code made, such as a number that it computes with."""
+_TRACED = re.compile(r"/.*_output_\d+|\d+")
+"""The names that PyTorch's older exporter gives results; in its files each name of a tensor that is no number is the
+author's.
+"""
 _KIND, _PERSISTENT = (f"pkg.torch.export.graph_signature.InputSpec.{key}" for key in ("kind", "persistent"))
 """The metadata of an initializer in which PyTorch's newer exporter says what it is: a parameter, or a buffer, and
 whether the state dict has that."""
@@ -145,13 +149,16 @@ def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[
     angles = _only_for(body, {"Cos", "Sin"}, _MOVED | _TURNED)
     compared = _only_for(body, COMPARISONS, _MOVED)
     scales = _scales(body)
+    results = (value.name or "" for node in body.nodes for value in node.outputs if value is not None)
+    is_traced = of_pytorch and any(map(_TRACED.fullmatch, results))
     biases = _biases(body, {v: tuple(tensor.shape.numpy()) for v, tensor in body.initializers.items()})
 
     def role(value: ir.Value) -> Role:
         tensor, kinds, name = body.initializers[value], uses.get(value, set()), value.name or ""
         kind = value.metadata_props.get(_KIND, "")
         is_path = _PATH.fullmatch(name) is not None and bool(given_name(name))
-        named = (of_pytorch and is_path) or _OF_PADDLE.fullmatch(name) is not None or _OF_TENSORFLOW in name
+        is_authors = is_path or (is_traced and given_name(name) == name)
+        named = (of_pytorch and is_authors) or _OF_PADDLE.fullmatch(name) is not None or _OF_TENSORFLOW in name
         looked_up = "rows" in kinds
         if "statistic" in kinds:
             return "statistic"
