@@ -81,3 +81,10 @@ def test_nothing_may_be_trained(tmp_path: Path) -> None:
 def test_prefixes_are_parts_of_paths() -> None:
     assert prefixes({"a.b.c", "a.b.d", "ab.c"}, {"a.bb.c", "abc"}) == ["a.b", "ab"]
     assert prefixes({"layers.1.w"}, {"layers.10.w"}) == ["layers.1"]
+
+
+@pytest.mark.parametrize(("names", "says"), [(HEAD, 'Only those under "head" are'), ([], "None is")])
+def test_a_crate_has_frozen_weights_in_its_layers(names: list[str], says: str) -> None:
+    source = jaxport.from_onnx(classifier(), trainable=names).to_source(framework="burn")
+    assert set(source.tensors) == set(jaxport.from_onnx(classifier()).to_source(framework="burn").tensors)
+    assert f"{says} trained." in source.code

@@ -7,7 +7,7 @@ import builtins
 import itertools
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from jaxport.codegen.writing.naming.scope import variable_name
 from jaxport.codegen.writing.size_names import size_names
 from jaxport.errors import InvalidArgument, SaveError
 from jaxport.files import checked_path, publish_all
+from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.names import unique
 from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.recording import Variable
@@ -165,13 +166,8 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
     origins = {key: weight.file for key, weight in weights.items() if weight.name}
     layers = [part for module in tree.walk() for part in module.parts if isinstance(part, Layer)]
     is_random = any(layer.kind == "Dropout" for layer in layers)
-    parameters = {key for key, weight in weights.items() if weight.trained}
-    # A weight may have another name in the tree; one that is computed from the file's is nobody's to leave out.
-    left_out = set() if trained is None else {*program.weights} - {*trained} - program.weights.states
-    fixed = {key for key in parameters if weights[key].file in left_out}
-    parts_trained = prefixes(parameters - fixed, fixed) if fixed else None
     loading = [
-        dialect.loading(made, is_random, parts_trained),
+        dialect.loading(made, is_random, trained_parts(weights, program, trained)),
         pytorch_loading(made, weights, entries, program),
         of_file(made, [*recorded.inputs], program.output_names, states),
     ]
@@ -194,6 +190,19 @@ def _helpers(tree: Module) -> list[str]:
     """
     steps = with_nested(part.step for module in tree.walk() for part in module.parts if isinstance(part, Op))
     return sorted({step.name.removeprefix("helper.") for step in steps if step.name.startswith("helper.")})
+
+
+def trained_parts(
+    weights: Mapping[str, Weight], program: ImportedProgram, trained: Collection[str] | None
+) -> list[str] | None:
+    """Return the paths under which weights are trained; None if all are, or may be.
+
+    A weight may have another name in the tree; one that is computed from the file's is nobody's to leave out.
+    """
+    left_out = set() if trained is None else {*program.weights} - {*trained} - program.weights.states
+    parameters = {key for key, weight in weights.items() if weight.trained}
+    fixed = {key for key in parameters if weights[key].file in left_out}
+    return prefixes(parameters - fixed, fixed) if fixed else None
 
 
 def prefixes(paths: Collection[str], others: Collection[str]) -> list[str]:

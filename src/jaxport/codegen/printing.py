@@ -90,7 +90,7 @@ def _printed(
         with phase("Recording"):
             trained = frozenset(program.weights)
             program = in_model_order(program) if framework == "burn" else program
-            program = with_states(program, has_left_out=dialect is not None)
+            program = with_states(program, has_left_out=framework != "jax")
             is_rust, is_plain = framework == "burn", framework == "jax"
             recorded = record_fused(
                 program, inputs, strict=strict, reads_sizes=is_rust, has_helpers=not is_rust,
@@ -98,7 +98,7 @@ def _printed(
             )  # fmt: skip
             recorded = simplified(recorded)
         if framework == "burn":
-            crate = to_crate(recorded)
+            crate = to_crate(recorded, trained)
             elements = elements_for(recorded.read, recorded.assumed)
             is_random, arrays = draws(recorded), None
             if sample is not None and elements is not None and not is_random:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any
@@ -23,7 +23,7 @@ from jaxport.codegen.burn.rules.drawing import without_keys
 from jaxport.codegen.burn.steps import Functions
 from jaxport.codegen.burn.values import dtype_name, held, is_narrow, kind_of
 from jaxport.codegen.generating import decoding
-from jaxport.codegen.modules import GENERIC, model_arguments, tensors_of
+from jaxport.codegen.modules import GENERIC, model_arguments, tensors_of, trained_parts
 from jaxport.codegen.rust.text import formatted, quoted
 from jaxport.codegen.structure.modules.build import build
 from jaxport.codegen.structure.sequences import in_place
@@ -90,8 +90,8 @@ def _pattern(result: object, structs: Structs) -> str:
 
 
 @comparing_sizes()  # steps are traced again
-def to_crate(recorded: RecordedProgram) -> Crate:
-    """Return the program as structures of Rust.
+def to_crate(recorded: RecordedProgram, trained: Collection[str] | None = None) -> Crate:
+    """Return the program as structures of Rust, in which the weights of these names are trained; all by default.
 
     Raises:
       Unsupported: operations or types have no form in Burn; all are named.
@@ -135,7 +135,8 @@ def to_crate(recorded: RecordedProgram) -> Crate:
     layers = [part for module in tree.walk() for part in module.parts if isinstance(part, Layer)]
     in_layers = {one for layer in layers for weight in layer.weights.values() for one in (weight, *weight.pieces)}
     inside = total = 0
-    for key, weight in tensors_of(tree, structs):
+    weights = dict(tensors_of(tree, structs))
+    for key, weight in weights.items():
         count = math.prod(weight.shape) if weight.trained else 0
         total, inside = total + count, inside + count * (weight in in_layers)
         tensors[key] = _stored(np.asarray(HostValue(np.asarray(weight.read()), name=weight.name).to_jax()))
@@ -149,6 +150,8 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         named = {key: (labels[variable], variable) for variable, key in inputs.items()}
         definitions[-1].further = check_text(named, spelled, read, recorded.assumed.checks)
         private.helpers |= used(definitions[-1].further) & {*CHECK_HELPERS}
+    definitions[-1].trained = trained_parts(weights, program, trained)
+    private.helpers |= set() if definitions[-1].trained is None else {"frozen"}
     parts = [one.text() for one in reversed(definitions)]
     if isinstance(result, tuple) and len(result) > MOST_TOGETHER:
         parts.insert(0, _outputs(structs, result))

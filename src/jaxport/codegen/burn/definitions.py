@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxport.codegen.burn.layers import DEFAULTS, KEYWORDS
 from jaxport.codegen.burn.values import kind_of, rank_of
-from jaxport.codegen.rust.text import expression_text, function_text
+from jaxport.codegen.rust.text import expression_text, function_text, quoted
 from jaxport.codegen.rust.tree import (
     Array,
     FieldAccess,
@@ -50,6 +50,7 @@ class Struct:
       title: what its documentation says.
       sizes: the names of sizes that Rust spells otherwise.
       further: the text of its other functions.
+      trained: the paths under which weights are trained; None if all are.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Struct:
     title: str
     sizes: Mapping[str, str]
     further: str = ""
+    trained: Sequence[str] | None = None
 
     def text(self) -> str:
         """Return its definition: with `new` and `forward`, or with a configuration of its own where it takes
@@ -73,8 +75,14 @@ class Struct:
         lines += [f"    pub {key}: {kind}," for key, kind in self.fields.items()]
         lines += ["}", "", f"impl {self.name} {{"]
         if not self.arguments:
-            lines += [f"    /// {MAKES}", f"    pub fn new({device}) -> Self {{", "        Self {", *made]
-            lines += ["        }", "    }", ""]
+            says, opening, closing = MAKES, "Self {", "}"
+            if self.trained is not None:
+                parts = ", ".join(map(quoted, self.trained))
+                says = f"{MAKES} {f'Only those under {parts} are' if parts else 'None is'} trained."
+                opening, closing = "frozen(Self {", f"}}, &[{parts}])"
+            lines += [f"    /// {says}"]
+            lines += [f"    pub fn new({device}) -> Self {{", f"        {opening}", *made]
+            lines += [f"        {closing}", "    }", ""]
         lines += [self.further, ""] if self.further else []
         lines += [function_text(self.method, [*self.copied], 1, self.sizes), "}"]
         if not self.arguments:

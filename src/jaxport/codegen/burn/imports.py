@@ -17,7 +17,7 @@ def _layers(pattern: str) -> str:
 
 
 PATHS = {
-    "burn::module": "Initializer Param ParamId",
+    "burn::module": "Initializer ModuleMapper Param ParamId",
     "burn::nn": f"{_layers('(?!Conv|Multi).*')} LstmState",
     "burn::nn::attention": f"{_layers('Multi.*')} MhaInput generate_autoregressive_mask",
     "burn::nn::conv": _layers("Conv.*"),
