@@ -114,8 +114,9 @@ $(PEERS_INSTALLED): benchmarks/peers.txt
 demo: $(DEMO_INSTALLED) ## export a Flax ResNet-50, run it in ONNX Runtime, compare, import it back
 	@$(BIN)/python -m examples.demo
 
-# Of a test with four cases or more every second one: `make test ARGS="--half 1"` runs the others, `--all-cases` all of them.
-test: $(TEST_INSTALLED) ## all tests but those named below, every second case of tests with many
+# Of a test with four cases or more every second one, and of tests that take long (tests/long.txt) every third:
+# `make test ARGS="--draw 1"` runs others, `--all-cases` all of them.
+test: $(TEST_INSTALLED) ## all tests but those named below, every second case of tests with many, every third of those that take long
 	@$(BIN)/python -m pytest -n $(JOBS) -q $(ARGS)
 
 $(NEWEST_INSTALLED): pyproject.toml

@@ -11,6 +11,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -22,6 +23,11 @@ KEPT = 100
 FEW = 3
 #: A test with as many cases runs with every second of them.
 MANY = 4
+#: Tests whose cases take long run every third of these; `make test ARGS="--draw 1"` runs others.
+LONG = 3
+#: The tests whose cases take at least so many seconds of CPU each, and where they are noted.
+SECONDS = 0.3
+NOTED = Path(__file__).with_name("long.txt")
 #: One of so many tests prints what it exports.
 PRINTED = 16
 #: One of so many tests exports its cases at the oldest opset, too.
@@ -79,8 +85,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-cases", action="store_true", help="run all cases of each test, not every second of many")
     parser.addoption("--all-variants", action="store_true", help="have `check` run all variants of each case")
     parser.addoption(
-        "--half", type=int, default=0, choices=(0, 1), help="which half of the cases, and of their variants"
+        "--draw", type=int, default=0, metavar="N", help="which half of cases and variants, which third of long tests"
     )
+    parser.addoption("--note-long", action="store_true", help=f"write in {NOTED.name} which of the tests take long")
     parser.addoption("--order", type=int, metavar="SEED", help="run the tests in the order that a seed draws")
     parser.addoption("--first", default="", metavar="WORDS", help="first the tests that name these, whatever the time")
     parser.addoption("--hints", default="", metavar="WORDS", help="of those, first the tests that name these, too")
@@ -137,9 +144,30 @@ def _parameters(item: pytest.Item) -> Iterable[object]:
     return item.callspec.params.values() if hasattr(item, "callspec") else ()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    begun = _seconds()
+    yield
+    item.user_properties.append(("seconds", _seconds() - begun))
+
+
+def _note_long(reports: Iterable[Any]) -> None:
+    """Write which tests take long, of those that have run; what is noted of others stays."""
+    seconds: dict[str, list[float]] = {}
+    for report in reports:
+        for key, value in getattr(report, "user_properties", ()):
+            if key == "seconds" and report.when == "call":
+                seconds.setdefault(report.nodeid.partition("[")[0], []).append(value)
+    noted = {name for name in NOTED.read_text().split() if name not in seconds}
+    noted |= {name for name, each in seconds.items() if sum(each) >= SECONDS * len(each)}
+    NOTED.write_text("".join(f"{name}\n" for name in sorted(noted)))
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark as slow the cases that `sampled` leaves out and every second of many, halve variants, and heed `--every N`.
+    """Mark as slow the cases that `sampled` leaves out, every second of many and two of three that take long.
+
+    Variants are halved, and `--every N` is heeded.
 
     With `--every N`, every N-th case of each test is kept. The first case always is, and so are all tests with no more
     than N cases, or `FEW` times as many if `sampled`.
@@ -152,9 +180,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in itertools.takewhile(naming.get, items[:MOST_NAMED]):
             item.stash[_named] = True
     sampled: Counter[str] = Counter()
-    half = config.getoption("--half")
-    turns: Counter[str] = Counter(dict.fromkeys(cases, half))
-    numbers: Counter[str] = Counter(dict.fromkeys(cases, half))
+    draw = config.getoption("--draw")
+    turns: Counter[str] = Counter(dict.fromkeys(cases, draw))
+    numbers: Counter[str] = Counter(dict.fromkeys(cases, draw))
+    long, long_turns = {*NOTED.read_text().split()}, itertools.count(draw)
     for item in items:
         if item.stash.get(_named, False):
             continue
@@ -169,6 +198,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if turns[name] % 2 and not config.getoption("--all-cases"):
                 item.add_marker(pytest.mark.slow)
             turns[name] += 1
+        runs_in_turn = name in long and not item.get_closest_marker("slow") and not is_apart
+        if runs_in_turn and next(long_turns) % LONG and not config.getoption("--all-cases"):
+            item.add_marker(pytest.mark.slow)
         if cases[name] > 1 and not config.getoption("--all-variants"):
             item.stash[_halves] = numbers[name]
             numbers[name] += not item.get_closest_marker("slow")
@@ -192,6 +224,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     late = sum(OUT_OF_TIME in str(report.longrepr) for report in terminalreporter.stats.get("skipped", ()))
     if late:
         terminalreporter.write_line(f"{late} more tests were chosen, for which no time was left")
+    if terminalreporter.config.getoption("--note-long"):
+        _note_long(itertools.chain.from_iterable(terminalreporter.stats.values()))
     found: dict[str, Counter] = {}
     for reports in terminalreporter.stats.values():
         for report in reports:
