@@ -128,7 +128,7 @@ test-newest: ## what depends on JAX most, with the newest Python here and the ne
 	@if test -n "$(newest_python)"; then \
 		$(MAKE) --no-print-directory $(NEWEST_INSTALLED) && \
 		.venv-newest/bin/python -c 'import jax, sys; print("Python", sys.version.split()[0], "with jax", jax.__version__)' && \
-		.venv-newest/bin/python -m pytest -n $(JOBS) -q --all-cases $(NEWEST_TESTS) $(ARGS) && \
+		.venv-newest/bin/python -m pytest -n $(JOBS) -q $(NEWEST_TESTS) $(ARGS) && \
 		.venv-newest/bin/python -m pytest -n $(JOBS) -q --every 25 $(NEWEST_SAMPLED) $(NEWEST_LEFT_OUT) $(ARGS); \
 	else \
 		echo "There is no Python newer than 3.11 on PATH or under ~/.pyenv/versions: the newest JAX was not tested."; \
@@ -161,7 +161,7 @@ test-all: $(INSTALLED) ## `make test` and `make test-slow`, with all variants of
 WITHIN ?= 180
 test-breadth: $(INSTALLED) ## some of what `make test` leaves out, in random order (SEED), for up to WITHIN seconds
 	@echo "make test-breadth SEED=$(SEED) WITHIN=$(WITHIN)"
-	@$(BIN)/python -m pytest -n $(JOBS) -q -m slow --all-variants --order $(SEED) --within $(WITHIN) \
+	@$(BIN)/python -m pytest -n $(JOBS) -q -m slow --all-variants --draw $(SEED) --order $(SEED) --within $(WITHIN) \
 		--ignore=tests/fuzzing --ignore=tests/importer/test_older_onnx.py --ignore=tests/importer/test_attributes.py $(ARGS)
 
 test-attributes: $(INSTALLED) ## rare values of the attributes of every operator, in all versions and types, against other evaluators
