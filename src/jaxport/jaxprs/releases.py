@@ -72,22 +72,8 @@ from jax._src.lib.mlir import ir as _ir
 from jax._src.lib.mlir.dialects import hlo as _stablehlo
 from jax._src.state import discharge as _discharge
 from jax.extend import source_info_util
-from jax.extend.core import (
-    Jaxpr,
-    JaxprEqn,
-    Literal,
-    Primitive,
-    Var,
-    jaxpr_as_fun,
-    primitives as known_primitives,
-)
-from jax.extend.core.primitives import (
-    closed_call_p,
-    div_p,
-    mul_p,
-    random_gamma_p,
-    threefry2x32_p as _threefry2x32_p,
-)
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxpr_as_fun, primitives as known_primitives
+from jax.extend.core.primitives import closed_call_p, div_p, mul_p, random_gamma_p, threefry2x32_p as _threefry2x32_p
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from jaxport.jaxprs.aliases import Array, Effect, Parameters, PythonFunction
