@@ -101,11 +101,6 @@ class Subgraph:
         declared = self.body.inputs[index].shape
         return None if declared is None else tuple(n if isinstance(n, int) else None for n in declared.dims)
 
-    def input_dtype(self, index: int) -> np.dtype:
-        """Return the dtype that the model declares for the input at `index`."""
-        declared = self.body.inputs[index].dtype
-        return np.dtype(np.float32 if declared is None else declared.numpy())
-
     def empty_output(self, index: int) -> HostValue:
         """Return the output at `index` with no rows, of the type that the model declares for it."""
         declared = self.body.outputs[index]

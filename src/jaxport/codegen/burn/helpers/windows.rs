@@ -50,3 +50,20 @@ pub fn windows<const D: usize, const E: usize, K: Basic>(
     });
     Tensor::empty(shape, (&x.device(), x.dtype()))
 }
+
+/// What a function makes of the last axis of the windows that slide along each axis, one after the other; the size, the
+/// step and the dilation of the windows are given for all of them.
+pub fn reduce_windows<const D: usize, const E: usize, K: Basic>(
+    mut x: Tensor<D, K>,
+    sliding: [(usize, usize, usize); D],
+    reduce: impl Fn(Tensor<E, K>) -> Tensor<E, K>,
+) -> Tensor<D, K> {
+    for (axis, (size, step, dilation)) in sliding.into_iter().enumerate() {
+        if (size, step) != (1, 1) {
+            let whole = windows::<D, E, K>(x, axis, (size - 1) * dilation + 1, step);
+            let apart = whole.slice_dim(D, Slice::new(0, None, dilation as isize));
+            x = reduce(apart).squeeze_dim::<D>(D);
+        }
+    }
+    x
+}
