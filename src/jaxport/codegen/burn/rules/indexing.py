@@ -56,8 +56,8 @@ def gather(
         return PRIMITIVES["squeeze"](body, part, outs=outs, dimensions=collapsed) if collapsed else part
     if len(start_map) == 1 and _are_inside(indices, x.shape[start_map[0]] - slice_sizes[start_map[0]] + 1):
         kind = "promise"
-    indices, x = converted(body, indices, INDEX), tensor(body.tensor(x), x.shape, x.dtype)
-    fill = fill_of(x, fill_value) if kind == "fill" else 0
+    indices = converted(body, indices, INDEX) if kind != "fill" else indices  # helper functions take any integers
+    x, fill = tensor(body.tensor(x), x.shape, x.dtype), fill_of(x, fill_value) if kind == "fill" else 0
     left_out = {*collapsed, *batching}
     kept = [axis for axis in range(len(x.shape)) if axis not in left_out]
     is_row = len(start_map) == 1 and collapsed == start_map
@@ -198,7 +198,6 @@ def _scatter(name: str) -> Callable[..., TypedValue]:
         kept = [axis for axis in range(len(x.shape)) if axis not in left_out]
         spans = dict(zip(kept, numbers.update_window_dims, strict=True))
         batching = [*zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)]
-        indices = converted(body, indices, INDEX)
         if name == "scatter" and not batching:
             sizes = [updates.shape[spans[axis]] if axis in spans else 1 for axis in range(len(x.shape))]
             starts = _known_starts(indices, x, numbers.scatter_dims_to_operand_dims, sizes)
