@@ -14,7 +14,7 @@ from jax import lax
 
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.helpers import names as helper_names, source as helper_source
-from jaxport.codegen.burn.rules import indexing, windows  # noqa: F401  they register rules
+from jaxport.codegen.burn.rules import indexing, shapes, windows  # noqa: F401  they register rules
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, WITHOUT_EFFECT
 from jaxport.codegen.burn.values import tensor
 from jaxport.codegen.rust.text import expression_text
@@ -312,12 +312,14 @@ ROWS |= {
     for label, options in SLIDING.items()
 }  # fmt: skip
 
+ROWS["pad_computed"] = of_rule(lambda a, b: lax.pad(a, b, ((1, -1, 1), (-2, 3, 0))), X34, np.array(7.5, np.float32))
+
 
 def case(row: Row) -> Case:
     lines = []
     for name, array in zip("abc", row.inputs, strict=False):
         kind = {"f": "float", "b": "bool"}.get(array.dtype.kind, "int")
-        lines.append(f'    let {name} = inputs.{kind}::<{array.ndim}>("{name}", device)?;')
+        lines.append(f'    let {name} = inputs.{kind}::<{max(1, array.ndim)}>("{name}", device)?;')
     helpers = set(re.findall(r"(?<![.\w])[a-z]\w*", row.expression)) & set(helper_names())
     helpers |= set(re.findall(r"(?<=&)FLOAT\w+|(?<=&)Windows", row.expression))
     glue = GLUE.replace("INPUTS", "\n".join(lines)).replace("EXPRESSION", row.expression)

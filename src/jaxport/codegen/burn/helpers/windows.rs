@@ -32,6 +32,17 @@ pub fn lax_pad<const D: usize, K: Basic>(
     y
 }
 
+/// `lax_pad` with a number that is computed.
+pub fn pad_computed<const D: usize, K: Basic>(
+    x: Tensor<D, K>,
+    padding: [(i64, i64, usize); D],
+    value: Tensor<1, K>,
+) -> Tensor<D, K> {
+    let inside = lax_pad(Tensor::<D, Bool>::full(x.dims(), true, &x.device()), padding, false);
+    let around = value.unsqueeze::<D>().expand::<D, _>(inside.shape());
+    around.mask_where(inside, lax_pad(x, padding, 0))
+}
+
 /// The windows that slide along an axis, each in the new last axis; none where the axis is shorter than a window.
 pub fn windows<const D: usize, const E: usize, K: Basic>(
     x: Tensor<D, K>,

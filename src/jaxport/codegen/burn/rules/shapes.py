@@ -10,8 +10,7 @@ from jax.typing import DTypeLike
 
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.casting import converted
-from jaxport.codegen.burn.rules.elementwise import spread
-from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
+from jaxport.codegen.burn.rules.registry import Outs, primitive
 from jaxport.codegen.burn.values import TypedValue, dtype_name, kind_of, same, tensor
 from jaxport.codegen.rust.tree import (
     Array,
@@ -306,8 +305,9 @@ def pad(
 ) -> TypedValue:
     """Pads, cuts where they are negative, and spreads elements apart."""
     shape, number = tuple(outs[0].shape), value.number
+    rows = [Tuple([body.signed(low), body.signed(high), Literal(str(inside))]) for low, high, inside in padding_config]
     if number is None:
-        return _padded_by_computed(body, x, value, shape, padding_config)
+        return tensor(body.helper("pad_computed", body.tensor(x), Array([*rows]), body.tensor(value)), shape, x.dtype)
     if x.known is not None and x.number is not None and not is_dim(number) and x.number == number:
         return TypedValue(shape, x.dtype, known=number)
     if x.dtype == np.uint64 and not is_dim(number) and number >= 2**63:  # Burn fills with signed numbers
@@ -325,26 +325,7 @@ def pad(
         if not any(is_dim(n) or n > 0 for pair in ends for n in pair):
             cuts = [(-low, size + high, 1) for (low, high), size in zip(ends, x.shape, strict=True)]
             return part_of(body, whole, cuts, shape)
-    rows = [Tuple([body.signed(low), body.signed(high), Literal(str(inside))]) for low, high, inside in padding_config]
     return tensor(body.helper("lax_pad", body.tensor(x), Array([*rows]), body.literal(number, x.dtype)), shape, x.dtype)
-
-
-def _padded_by_computed(
-    body: RustBody,
-    x: TypedValue,
-    value: TypedValue,
-    shape: tuple[Dim, ...],
-    padding_config: Sequence[tuple[Dim, Dim, int]],
-) -> TypedValue:
-    """Pad with a number that is not a constant: where a padded mask is false."""
-    inside = TypedValue(x.shape, np.dtype(bool), body.created(1, x.shape, np.dtype(bool)), x.shape)
-    padded_ = []
-    for one in (inside, x):
-        zero = TypedValue((), one.dtype, known=np.zeros((), one.dtype)[()])
-        outs = [TypedValue(shape, one.dtype)]
-        padded_.append(pad(body, one, zero, outs=outs, padding_config=padding_config))
-    mask, apart = padded_
-    return PRIMITIVES["select_n"](body, mask, spread(value, shape), apart, outs=outs)
 
 
 def padded(body: RustBody, x: TypedValue, pads: Sequence[tuple[Dim, Dim]], number: Any) -> RustExpression:
