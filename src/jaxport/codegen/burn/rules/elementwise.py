@@ -210,7 +210,7 @@ def div(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedVal
 
 Two = Callable[[RustBody, TypedValue, RustExpression, RustExpression], RustExpression]
 BINARY: dict[str, Two] = {
-    "rem": lambda body, a, x, y: body.helper("fmod" if a.kind == "Float" else "rem_int", x, y),
+    "rem": lambda body, a, x, y: body.helper("fmod", x, y) if a.kind == "Float" else body.helper("rem_int", x, y),
     "shift_left": lambda body, _, x, y: body.helper("shift_left", x, y),
     "shift_right_logical": lambda body, _, x, y: body.helper("shift_right_logical", x, y),
     "shift_right_arithmetic": lambda body, _, x, y: body.helper("shift_right", x, y),
