@@ -29,7 +29,7 @@ use std::path::PathBuf;
 #[allow(unused_imports)]
 use burn::prelude::*;
 #[allow(unused_imports)]
-use burn::tensor::{DType, IndexingUpdateOp};
+use burn::tensor::{DType, IndexingUpdateOp, IntDType, ops::PadMode};
 
 use crate::tensors::{Tensors, TensorsError};
 #[allow(unused_imports)]
@@ -272,7 +272,7 @@ ROWS |= {
     **{f"batches, {mode}": gathered(some(2, 3, 4), i([[0], [3]], [[2], [-1]]), (1, 1, 4), mode, **BATCHES) for mode in ("clip", "fill")},
     "windows of booleans": gathered(X34 > 0, PLACES, (2, 2), "fill", **WINDOWS),
     "one window": gathered(X34, i(1, 9), (2, 2), "clip", offset_dims=(0, 1), start_index_map=(0, 1)),
-    "one element": gathered(X34, i(1, 2), (1, 1), "fill", collapsed_slice_dims=(0, 1), start_index_map=(0, 1)),
+    "one element": gathered(X34, i(1, 2), (1, 1), "fill", offset_dims=(0,), collapsed_slice_dims=(0,), start_index_map=(0, 1)),
     **{
         f"rows {dtype}, {mode}": gathered(X34.astype(dtype), i([[0], [5]], [[-1], [2]]), (1, 4), mode, **{**PAIRS, "offset_dims": (0,)})
         for dtype in ("float32", "int32", "bool") for mode in ("clip", "fill")
@@ -312,7 +312,12 @@ ROWS |= {
     for label, options in SLIDING.items()
 }  # fmt: skip
 
-ROWS["pad_computed"] = of_rule(lambda a, b: lax.pad(a, b, ((1, -1, 1), (-2, 3, 0))), X34, np.array(7.5, np.float32))
+ROWS |= {
+    "pad_computed": of_rule(lambda a, b: lax.pad(a, b, ((1, -1, 1), (-2, 3, 0))), X34, np.array(7.5, np.float32)),
+    "pad with a computed truth value": of_rule(
+        lambda a, b: lax.pad(a, b, ((1, 2, 1),)), np.array([True, False]), np.array(True)
+    ),
+}
 
 
 def case(row: Row) -> Case:
@@ -323,7 +328,7 @@ def case(row: Row) -> Case:
     helpers = set(re.findall(r"(?<![.\w])[a-z]\w*", row.expression)) & set(helper_names())
     helpers |= set(re.findall(r"(?<=&)FLOAT\w+|(?<=&)Windows", row.expression))
     glue = GLUE.replace("INPUTS", "\n".join(lines)).replace("EXPRESSION", row.expression)
-    return Case("", glue, helper_source(helpers))
+    return Case("", glue if helpers else glue.replace("use helpers::*;", ""), helper_source(helpers))
 
 
 @pytest.fixture(scope="module")
