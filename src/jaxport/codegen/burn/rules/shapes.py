@@ -307,14 +307,14 @@ def pad(
         return TypedValue(shape, x.dtype, known=number)
     whole = tensor(body.tensor(x), x.shape, x.dtype)
     rows = [Tuple([body.signed(low), body.signed(high), Literal(str(inside))]) for low, high, inside in padding_config]
-    operands, sizes = (body.tensor(whole), Array([*rows])), {n for row in padding_config for n in row}
+    operands, sizes = (body.tensor(whole), Array([*rows])), [n for row in padding_config for n in row]
     if not any(is_dim(n) or n for n in sizes):
         return whole
     ends, spreads = [(low, high) for low, high, _ in padding_config], any(inside for _, _, inside in padding_config)
     if not spreads and not any(is_dim(n) or n > 0 for n in sizes):
         cuts = [(-low, size + high, 1) for (low, high), size in zip(ends, x.shape, strict=True)]
         return part_of(body, whole, cuts, shape)
-    if number is None or (x.dtype == np.uint64 and number >= 2**63):  # Burn fills with signed numbers
+    if number is None or is_dim(number) or (x.dtype == np.uint64 and number >= 2**63):  # Burn fills with signed numbers
         return tensor(body.helper("pad_computed", *operands, body.tensor(value)), shape, x.dtype)
     is_plain = x.kind != "Bool" and not spreads and all(is_dim(n) or n >= 0 for n in sizes)
     if is_plain and _is_single(number, x.dtype):
