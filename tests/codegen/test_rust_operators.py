@@ -94,6 +94,10 @@ def crate(text: str):
             "(float[2] x, float p) => (float[4] y) <int64[2] a = {1, 1}> { y = Pad(x, a, p) }",
             "pad_computed(x, [(1, 1, 0)], p)",
         ),
+        (
+            "(int32[2] x, float[b] z) => (int32[4] y) <int64[2] a = {1, 1}> { s = Size(z) p = Cast<to = 6>(s) y = Pad(x, a, p) }",
+            "pad_computed(x, [(1, 1, 0)], Tensor::<1, Int>::full([1], b as i64, (&device, DType::I32)))",
+        ),
     ],
 )
 def test_form(text: str, part: str) -> None:

@@ -20,7 +20,7 @@ _memory: ContextVar[dict[object, dict] | None] = ContextVar("memory", default=No
 _MISSING = object()
 
 
-def remembering() -> AbstractContextManager[object]:
+def remembering() -> AbstractContextManager[dict]:
     """Remember what the `remembered` functions return; the graph must not change while this context is open."""
     return scoped(_memory, {})
 
