@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from jaxport.printable import printable
+from jaxport.scoped import scoped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,11 +45,8 @@ def progress(console: Console | None = None) -> Iterator[None]:
     if not console.is_terminal:
         yield
         return
-    token = _shown.set(_Lines(console))
-    try:
+    with scoped(_shown, _Lines(console)):
         yield
-    finally:
-        _shown.reset(token)
 
 
 @contextmanager
@@ -74,13 +72,13 @@ def phase(title: str, total: int | None = None) -> Iterator[Callable[[int], None
 @contextmanager
 def unseen() -> Iterator[None]:
     """Show no phases inside the context: what a command looks up for its summary is not what it was asked to do."""
-    token, level = _shown.set(None), _log.level
+    level = _log.level
     _log.setLevel(logging.WARNING)
     try:
-        yield
+        with scoped(_shown, None):
+            yield
     finally:
         _log.setLevel(level)
-        _shown.reset(token)
 
 
 class _Lines:

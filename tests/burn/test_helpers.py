@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 from jax import lax
 
+from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.helpers import names as helper_names, source as helper_source
+from jaxport.codegen.burn.rules import indexing, shapes, windows  # noqa: F401  they register rules
+from jaxport.codegen.burn.rules.registry import PRIMITIVES, WITHOUT_EFFECT
+from jaxport.codegen.burn.values import tensor
+from jaxport.codegen.rust.text import expression_text
+from jaxport.codegen.rust.tree import Identifier, Literal
 from tests.burn.crates import Built, Case, RunError, build
 
 pytestmark = pytest.mark.burn
@@ -23,7 +29,7 @@ use std::path::PathBuf;
 #[allow(unused_imports)]
 use burn::prelude::*;
 #[allow(unused_imports)]
-use burn::tensor::{DType, IndexingUpdateOp};
+use burn::tensor::{DType, IndexingUpdateOp, IntDType, ops::PadMode};
 
 use crate::tensors::{Tensors, TensorsError};
 #[allow(unused_imports)]
@@ -166,10 +172,6 @@ ROWS: dict[str, Row] = {
         "scatter_nd_extremes(a, b, c, IndexingUpdateOp::Min)", lambda a, b, c: a.at[b[:, 0], b[:, 1]].min(c),
         (X34.copy(), i([0, -1], [2, 1], [2, 1], [0, -5]), f(9, NAN, 7, 6)),
     ),
-    "scattered_extremes": Row(
-        "scattered_extremes(a, b, c, IndexingUpdateOp::Max)", lambda a, b, c: a.at[b[:, 0]].max(c),
-        (f(1, NAN, -INF, 3, 0), i([0], [1], [2], [3], [3]), f(2, 5, NAN, 4, 1)),
-    ),
     "rotary": Row(
         "rotary(a, b, c)",
         lambda a, b, c: jnp.concatenate([b * a[..., :3] - c * a[..., 3:], c * a[..., :3] + b * a[..., 3:]], -1),
@@ -231,15 +233,102 @@ ROWS: dict[str, Row] = {
 }  # fmt: skip
 
 
+def of_rule(function: Callable[..., Any], *inputs: np.ndarray) -> Row:
+    """A case of a primitive, as its rule prints it."""
+    (equation,) = jax.make_jaxpr(function)(*inputs).eqns
+    body = RustBody(set(), table=lambda array: Literal(str(array)), printed=lambda *_: [])
+    values = [tensor(Identifier(name), each.shape, each.dtype) for name, each in zip("abc", inputs, strict=False)]
+    outs = [variable.aval for variable in equation.outvars]
+    params = {key: value for key, value in equation.params.items() if key not in WITHOUT_EFFECT}
+    made = PRIMITIVES[equation.primitive.name](body, *values, outs=outs, **params)
+    return Row(expression_text(body.tensor(made)), function, inputs)
+
+
+def gathered(x: np.ndarray, indices: np.ndarray, sizes: tuple[int, ...], mode: str, **numbers: tuple[int, ...]) -> Row:
+    dimensions = lax.GatherDimensionNumbers(**{"offset_dims": (), "collapsed_slice_dims": (), **numbers})
+    return of_rule(lambda a, b: lax.gather(a, b, dimensions, sizes, mode=mode), x, indices)
+
+
+def scattered(
+    update: Callable[..., Any],
+    x: np.ndarray,
+    indices: np.ndarray,
+    updates: np.ndarray,
+    mode: str,
+    **numbers: tuple[int, ...],
+) -> Row:
+    dimensions = lax.ScatterDimensionNumbers(**{"update_window_dims": (), "inserted_window_dims": (), **numbers})
+    return of_rule(lambda a, b, c: update(a, b, c, dimensions, mode=mode), x, indices, updates)
+
+
+PLACES = i([0, 1], [1, -1], [2, 3], [1, 2])
+"""Where windows of two rows and two columns begin in `X34`; the second and the third are not inside."""
+WINDOWS = {"offset_dims": (0, 2), "start_index_map": (0, 1)}
+BATCHES = {"offset_dims": (2,), "collapsed_slice_dims": (1,), "operand_batching_dims": (0,), "start_indices_batching_dims": (0,),
+    "start_index_map": (1,)}  # fmt: skip
+PAIRS = {"offset_dims": (1,), "collapsed_slice_dims": (0,), "start_index_map": (0,)}
+ROWS |= {
+    **{f"windows, {mode}": gathered(X34, PLACES, (2, 2), mode, **WINDOWS) for mode in ("clip", "fill")},
+    **{f"batches, {mode}": gathered(some(2, 3, 4), i([[0], [3]], [[2], [-1]]), (1, 1, 4), mode, **BATCHES) for mode in ("clip", "fill")},
+    "windows of booleans": gathered(X34 > 0, PLACES, (2, 2), "fill", **WINDOWS),
+    "one window": gathered(X34, i(1, 9), (2, 2), "clip", offset_dims=(0, 1), start_index_map=(0, 1)),
+    "one element": gathered(X34, i(1, 2), (1, 1), "fill", offset_dims=(0,), collapsed_slice_dims=(0,), start_index_map=(0, 1)),
+    **{
+        f"rows {dtype}, {mode}": gathered(X34.astype(dtype), i([[0], [5]], [[-1], [2]]), (1, 4), mode, **{**PAIRS, "offset_dims": (0,)})
+        for dtype in ("float32", "int32", "bool") for mode in ("clip", "fill")
+    },
+    **{f"one row, {mode}": gathered(X34, i(2), (1, 4), mode, **{**PAIRS, "offset_dims": (0,)}) for mode in ("clip", "fill")},
+    **{f"columns, {mode}": gathered(X34, i([3], [-1]), (3, 1), mode, offset_dims=(0,), collapsed_slice_dims=(1,), start_index_map=(1,))
+       for mode in ("clip", "fill")},
+    **{
+        f"along an axis, {mode}": gathered(X34, i([[0], [9]], [[2], [-1]], [[1], [1]]), (1, 1), mode, collapsed_slice_dims=(1,),
+            operand_batching_dims=(0,), start_indices_batching_dims=(0,), start_index_map=(1,))
+        for mode in ("clip", "fill")
+    },
+    **{
+        f"{update.__name__}, {mode}": scattered(update, X34, PLACES, some(2, 4, 2), mode, update_window_dims=(0, 2),
+            scatter_dims_to_operand_dims=(0, 1))
+        for update in (lax.scatter_add, lax.scatter_sub, lax.scatter_min) for mode in ("clip", "fill")
+    },
+    "scatter batches": scattered(lax.scatter, some(2, 3, 4), i([[0], [3]], [[2], [1]]), some(2, 2, 4), "fill", update_window_dims=(2,),
+        inserted_window_dims=(1,), operand_batching_dims=(0,), scatter_indices_batching_dims=(0,), scatter_dims_to_operand_dims=(1,)),
+    "scatter booleans": scattered(lax.scatter, X34 > 0, i([0], [2]), some(2, 4) > 0, "clip", update_window_dims=(1,),
+        inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,)),
+    "scatter_max of NaN": scattered(lax.scatter_max, f(1, NAN, -INF, 3, 0), i([0], [1], [2], [3], [3]), f(2, 5, NAN, 4, 1), "fill",
+        inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,)),
+}  # fmt: skip
+
+
+SLIDING: dict[str, dict[str, Any]] = {
+    "of one axis": {"window_dimensions": (1, 3, 1), "window_strides": (1, 2, 1), "padding": ((0, 0), (1, 1), (0, 0))},
+    "dilated": {"window_dimensions": (2, 2, 2), "window_strides": (1, 1, 3), "padding": ((0, 1), (0, 0), (2, 0)), "window_dilation": (1, 2, 2)},
+    "spread": {"window_dimensions": (1, 2, 2), "window_strides": (2, 1, 1), "padding": ((0, 0), (-1, 0), (1, 1)), "base_dilation": (1, 2, 3)},
+    "larger than the array": {"window_dimensions": (1, 9, 2), "window_strides": (1, 1, 1), "padding": "VALID"},
+}  # fmt: skip
+ROWS |= {
+    f"{name} {label}": of_rule(lambda a, first=first, reduce=reduce, options=options: lax.reduce_window(a, first, reduce, **options),
+        some(2, 5, 4))
+    for name, first, reduce in (("sums", 0.0, lax.add), ("maxima", -INF, lax.max), ("minima", INF, lax.min))
+    for label, options in SLIDING.items()
+}  # fmt: skip
+
+ROWS |= {
+    "pad_computed": of_rule(lambda a, b: lax.pad(a, b, ((1, -1, 1), (-2, 3, 0))), X34, np.array(7.5, np.float32)),
+    "pad with a computed truth value": of_rule(
+        lambda a, b: lax.pad(a, b, ((1, 2, 1),)), np.array([True, False]), np.array(True)
+    ),
+}
+
+
 def case(row: Row) -> Case:
     lines = []
     for name, array in zip("abc", row.inputs, strict=False):
         kind = {"f": "float", "b": "bool"}.get(array.dtype.kind, "int")
-        lines.append(f'    let {name} = inputs.{kind}::<{array.ndim}>("{name}", device)?;')
+        lines.append(f'    let {name} = inputs.{kind}::<{max(1, array.ndim)}>("{name}", device)?;')
     helpers = set(re.findall(r"(?<![.\w])[a-z]\w*", row.expression)) & set(helper_names())
-    helpers |= set(re.findall(r"(?<=&)FLOAT\w+", row.expression))
+    helpers |= set(re.findall(r"(?<=&)FLOAT\w+|(?<=&)Windows", row.expression))
     glue = GLUE.replace("INPUTS", "\n".join(lines)).replace("EXPRESSION", row.expression)
-    return Case("", glue, helper_source(helpers))
+    return Case("", glue if helpers else glue.replace("use helpers::*;", ""), helper_source(helpers))
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ FOLDER = Path(next(iter(package.__path__)))
 TEXT = "\n".join(path.read_text() for path in FOLDER.rglob("*.py"))
 CALLED = {
     *re.findall(r'helper\(\s*"(\w+)"', TEXT),
-    *re.findall(r'_helper_of_two\("(\w+)"\)', TEXT),
     *elementwise.HELPERS,
     *(name + kind for name in re.findall(r'of_kind\("(\w+)"', TEXT) for kind in ("", "_int")),
     *("maximum", "minimum"),

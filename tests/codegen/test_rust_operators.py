@@ -58,7 +58,7 @@ def crate(text: str):
                 "(float[5, 3] x, int64[5] i) => (float[4, 3] y) <int64[2] s = {4, 3}, int64[1] a = {1}> "
                 '{ z = ConstantOfShape(s) u = Unsqueeze(i, a) y = ScatterND<reduction = "add">(z, u, x) }'
             ),
-            "scattered(",
+            "lax_scatter(",
         ),
         (
             "(int32[n] x, float[m] z) => (int32[n] y) { s = Shape(z) c = Cast<to = 6>(s) y = Mod(x, c) }",
@@ -90,7 +90,14 @@ def crate(text: str):
             "(float[2, 7] x) => (float[2, 3] y) <int64[1] one = {1}, int64[1] end = {7}, int64[1] two = {2}> { y = Slice(x, one, end, one, two) }",
             "x.slice(s![.., 1..;2])",
         ),
-        ("(float[2] x, float p) => (float[4] y) <int64[2] a = {1, 1}> { y = Pad(x, a, p) }", ".mask_where("),
+        (
+            "(float[2] x, float p) => (float[4] y) <int64[2] a = {1, 1}> { y = Pad(x, a, p) }",
+            "pad_computed(x, [(1, 1, 0)], p)",
+        ),
+        (
+            "(int32[2] x, float[b] z) => (int32[4] y) <int64[2] a = {1, 1}> { s = Size(z) p = Cast<to = 6>(s) y = Pad(x, a, p) }",
+            "pad_computed(x, [(1, 1, 0)], Tensor::<1, Int>::full([1], b as i64, (&device, DType::I32)))",
+        ),
     ],
 )
 def test_form(text: str, part: str) -> None:

@@ -45,16 +45,7 @@ from jaxport.export.flags.tracing_flags import traced_with_flags
 from jaxport.export.functions import FunctionBuilder, Functions, IsWhole, Selector, selector
 from jaxport.export.generation import buffers, decoders, encoders
 from jaxport.export.passes import Pass
-from jaxport.export.ports import (
-    NCHW_TO_NHWC,
-    NHWC_TO_NCHW,
-    Port,
-    check_nchw,
-    in_single,
-    port_of,
-    stored,
-    unique_names,
-)
+from jaxport.export.ports import NCHW_TO_NHWC, NHWC_TO_NCHW, Port, check_nchw, in_single, port_of, stored, unique_names
 from jaxport.export.precision.names import Border, Chosen, Named
 from jaxport.export.prepare import PreparedProgram
 from jaxport.export.prepare.drawn_once import refuse_drawn_once

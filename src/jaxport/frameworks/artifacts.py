@@ -38,11 +38,6 @@ class Artifacts(Framework[jax.export.Exported]):
         """Return the constants that are parameters."""
         return [Leaf(name, array) for name, array in _program(module).weights.items()]
 
-    def config(self, module: jax.export.Exported) -> dict[str, Any]:
-        """Return nothing: what was static is compiled in."""
-        del module
-        return {}
-
 
 def _program(module: jax.export.Exported) -> Any:
     from jaxport.stablehlo.program import program_of  # loaded with the first artifact

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any
 
 import jax.numpy as jnp
 import onnx_ir as ir
@@ -36,11 +35,6 @@ class Imported(Framework[Program | NodeModule]):
             return []
         params = [Leaf(name, array, jnp.issubdtype(array.dtype, jnp.inexact)) for name, array in module.params.items()]
         return params + [Leaf(v.name or "", array, False) for v, array in module.weights.untrained.items()]
-
-    def config(self, module: Program | NodeModule) -> dict[str, Any]:
-        """Return nothing: the static fields of a module of a graph are in its nodes."""
-        del module
-        return {}
 
     def signature(self, fn: PythonFunction, keywords: Parameters) -> inspect.Signature | None:
         """Return the inputs of the model, by their names made into identifiers, each annotated with its dtype."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any
 
 import jax.numpy as jnp
 
@@ -33,11 +32,6 @@ class CompiledPrograms(Framework[HloProgram | NodeModule]):
         """Return the parameters, under the names of their scopes."""
         weights = module.weights if isinstance(module, HloProgram) else {}
         return [Leaf(name, array, bool(jnp.issubdtype(array.dtype, jnp.inexact))) for name, array in weights.items()]
-
-    def config(self, module: HloProgram | NodeModule) -> dict[str, Any]:
-        """Return nothing: the static fields of a module are in its operations."""
-        del module
-        return {}
 
     def signature(self, fn: PythonFunction, keywords: Parameters) -> inspect.Signature | None:
         """Return the parameters of a program, by the names that the artifact has for them."""

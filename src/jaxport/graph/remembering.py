@@ -6,10 +6,12 @@ Matchers ask the same of a value for each pattern, and for each value that is co
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TypeVar
+
+from jaxport.scoped import scoped
 
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
@@ -18,14 +20,9 @@ _memory: ContextVar[dict[object, dict] | None] = ContextVar("memory", default=No
 _MISSING = object()
 
 
-@contextmanager
-def remembering() -> Iterator[None]:
+def remembering() -> AbstractContextManager[dict]:
     """Remember what the `remembered` functions return; the graph must not change while this context is open."""
-    token = _memory.set({})
-    try:
-        yield
-    finally:
-        _memory.reset(token)
+    return scoped(_memory, {})
 
 
 def remembered(function: Callable[[Key], Result]) -> Callable[[Key], Result]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 
 from jaxport.errors import InvalidArgument, ModelError
+from jaxport.scoped import scoped
 
 
 @dataclass(frozen=True)
@@ -137,11 +137,6 @@ def budget_in_force() -> Budget:
     return _in_force.get() or Budget(Limits())
 
 
-@contextmanager
-def budget(limits: Limits, used: int) -> Iterator[Budget]:
+def budget(limits: Limits, used: int) -> AbstractContextManager[Budget]:
     """Put a budget in force inside the context."""
-    token = _in_force.set(Budget(limits, used))
-    try:
-        yield budget_in_force()
-    finally:
-        _in_force.reset(token)
+    return scoped(_in_force, Budget(limits, used))

@@ -10,18 +10,7 @@ which `dim_text` reads, and checks them without errors. `identity` has mappings 
 by identity.
 """
 
-from jaxport.jaxprs.aliases import (
-    Array,
-    Aval,
-    Dim,
-    Effect,
-    Module,
-    Parameters,
-    PythonFunction,
-    Shape,
-    TreeDef,
-    aval_of,
-)
+from jaxport.jaxprs.aliases import Array, Aval, Dim, Effect, Module, Parameters, PythonFunction, Shape, TreeDef, aval_of
 from jaxport.jaxprs.dims import CHECKS_OF_SIZES, DECISIONS_ON_SIZES
 from jaxport.jaxprs.releases import (
     DIGAMMA_AT_ZERO,

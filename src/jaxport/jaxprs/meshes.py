@@ -22,16 +22,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from jaxport.jaxprs.aliases import Array, Aval, Parameters, Shape
 from jaxport.jaxprs.body_inputs import jit_parameters
-from jaxport.jaxprs.releases import (
-    Atom,
-    ClosedJaxpr,
-    Jaxpr,
-    JaxprEqn,
-    differing,
-    is_under_jit,
-    jaxpr_as_fun,
-    nameless,
-)
+from jaxport.jaxprs.releases import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, differing, is_under_jit, jaxpr_as_fun, nameless
 from jaxport.jaxprs.rewrite import Rewriting, evaluated, fresh, itself, literals, with_operands
 from jaxport.jaxprs.walk import bodies, interpret, with_equations
 

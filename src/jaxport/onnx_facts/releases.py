@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import functools
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Literal
 
 import ml_dtypes
@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxport.onnx_facts import CONTROL_FLOW, RESHAPING, schema
 from jaxport.onnx_facts.kernels import MISSING, REGISTERED, RELEASES, WEB_KERNELS, WEBGPU_KERNELS, Table
+from jaxport.scoped import scoped
 
 #: Dtypes with a kernel whose values are not those of the operator (Sign of NaN in half precision is 1), and dtypes
 #: newer than the opset of the table of kernels.
@@ -39,19 +40,14 @@ OLDEST, NEWEST = "1.28", next(reversed(RELEASES))
 _made_for: contextvars.ContextVar[tuple[str, Build]] = contextvars.ContextVar("release", default=(OLDEST, ""))
 
 
-@contextlib.contextmanager
-def made_for(release: str, web: Build = "") -> Iterator[None]:
+def made_for(release: str, web: Build = "") -> AbstractContextManager[object]:
     """Make models for this release and all newer ones inside the context, and for a build of onnxruntime-web, if any.
 
     >>> with made_for("1.17"):
     ...     sorted(dtype.name for dtype in missing("BitShift"))
     ['uint16']
     """
-    token = _made_for.set((release, web))
-    try:
-        yield
-    finally:
-        _made_for.reset(token)
+    return scoped(_made_for, (release, web))
 
 
 def current_release() -> str:

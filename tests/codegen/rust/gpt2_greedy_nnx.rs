@@ -4,7 +4,7 @@ use burn::prelude::*;
 use burn::tensor::ops::PadMode;
 use burn::tensor::{DType, IndexingUpdateOp, IntDType};
 
-use super::helpers::{check_shape, embed, scattered, wrapped};
+use super::helpers::{Windows, check_shape, embed, lax_scatter, select_filled, wrapped};
 
 /// The model.
 #[derive(Module, Debug)]
@@ -124,8 +124,7 @@ fn while_loop(x0: Tensor<1, Int>, x1: Tensor<2, Int>, x2: Tensor<1, Bool>, x3: T
     let mut carry_4 = x1;
     let mut carry_5 = x2;
     while carry_2.clone().into_scalar::<bool>() {
-        let indices = carry_4.clone().mask_where(carry_4.clone().lower_elem(0), carry_4.clone() + 40).reshape([b * t + 5 * b]);
-        let x_2 = x3.clone().select(0, indices.clone().clamp(0, 39)).mask_fill(indices.clone().greater_equal_elem(0).bool_and(indices.lower_equal_elem(39)).unsqueeze_dim::<2>(1).bool_not(), f32::NAN).reshape([b, t + 5, 32]);
+        let x_2 = select_filled::<2, 2, 3, _>(x3.clone(), 0, carry_4.clone().mask_where(carry_4.clone().lower_elem(0), carry_4.clone() + 40), f32::NAN);
         let x_3 = x_2 + x4.clone().unsqueeze::<3>();
         let x_4 = x_3.clone() - x_3.clone().sum_dim(2) / 32.0;
         let x_5 = x_4.clone() * ((x_4.clone() * x_4).sum_dim(2) / 32.0 + 1.0e-5).sqrt().recip() * x5.clone().unsqueeze::<3>() + x6.clone().unsqueeze::<3>();
@@ -164,19 +163,16 @@ fn while_loop(x0: Tensor<1, Int>, x1: Tensor<2, Int>, x2: Tensor<1, Bool>, x3: T
         let x_38 = x_37.clone() - x_37.sum_dim(2) / 32.0;
         let x_39 = x_38.clone() * ((x_38.clone() * x_38).sum_dim(2) / 32.0 + 1.0e-5).sqrt().recip() * x37.clone().unsqueeze::<3>() + x38.clone().unsqueeze::<3>();
         let x_40 = (carry_3.clone() - 1).clamp_min(-(t as i64) - 5).clamp_max(t as i64 + 4);
-        let indices_2 = x_40.clone().mask_where(x_40.clone().lower_elem(0), x_40 + (t as i64 + 5));
-        let x_41 = x_39.reshape([b * t + 5 * b, 32]).matmul(x39.clone()).reshape([b, t + 5, 40]).select(1, indices_2.clone().clamp(0, t as i64 + 4)).mask_fill(indices_2.clone().greater_equal_elem(0).bool_and(indices_2.lower_equal_elem(t as i64 + 4)).unsqueeze_dims::<3>(&[0, 2]).bool_not(), f32::NAN).reshape([b, 40]);
+        let x_41 = select_filled::<3, 1, 3, _>(x_39.reshape([b * t + 5 * b, 32]).matmul(x39.clone()).reshape([b, t + 5, 40]), 1, x_40.clone().mask_where(x_40.clone().lower_elem(0), x_40 + (t as i64 + 5)), f32::NAN).squeeze_dim::<2>(1);
         let x_42 = x_41.clone().is_nan();
         let x_43 = x_42.clone().cast(IntDType::U8);
         let x_44 = x_41.argmax(1).squeeze_dim::<1>(1).cast(IntDType::I32).mask_where(x_42.any_dim(1).squeeze_dim::<1>(1), x_43.argmax(1).squeeze_dim::<1>(1).cast(IntDType::I32));
         let x_45 = x_44.mask_fill(carry_5.clone(), 38);
         let x_46 = x40.clone().mask_where(Tensor::<1, Bool>::from_data([false, true], &device).unsqueeze::<3>(), carry_3.clone().clamp_min(-(t as i64) - 5).clamp_max(t as i64 + 4).unsqueeze::<3>());
         let x_47 = Tensor::cat(vec![wrapped(x_46.clone().slice_dim(2, ..1).squeeze_dim::<2>(2), b).unsqueeze_dim::<3>(2), wrapped(x_46.slice_dim(2, 1..).squeeze_dim::<2>(2), t + 5).unsqueeze_dim::<3>(2)], 2);
-        let indices_3 = x_47.clone().slice_dim(2, ..1).reshape([b, 1]);
-        let indices_4 = x_47.slice_dim(2, 1..).reshape([b, 1]);
         let x_48 = carry_3 + 1;
         let x_49 = carry_5.bool_or(x_45.clone().equal_elem(38));
-        (carry, carry_2, carry_3, carry_4, carry_5) = (carry + 1, x_48.clone().lower_elem(t as i64 + 5).bool_and(x_49.clone().all().bool_not()), x_48, scattered(carry_4.reshape([b * t + 5 * b]).pad([(0, 1)], PadMode::Constant(0.0)), (indices_3.clone().clamp(0, b as i64 - 1) * (t as i64 + 5) + indices_4.clone().clamp(0, t as i64 + 4)).mask_fill(indices_3.clone().greater_equal_elem(0).bool_and(indices_3.lower_equal_elem(b as i64 - 1)).bool_and(indices_4.clone().greater_equal_elem(0).bool_and(indices_4.lower_equal_elem(t as i64 + 4))).bool_not(), b as i64 * t as i64 + 5 * b as i64), x_45.reshape([b]), IndexingUpdateOp::Assign).slice(s![..b * t + 5 * b]).reshape([b, t + 5]), x_49);
+        (carry, carry_2, carry_3, carry_4, carry_5) = (carry + 1, x_48.clone().lower_elem(t as i64 + 5).bool_and(x_49.clone().all().bool_not()), x_48, lax_scatter(carry_4, x_47, x_45.unsqueeze_dim::<2>(1), &Windows { starts: &[0, 1], spans: &[], batches: &[], clips: false }, IndexingUpdateOp::Assign), x_49);
     }
     (carry, carry_2, carry_3, carry_4, carry_5)
 }

@@ -206,8 +206,9 @@ class Framework(Generic[ModuleType]):
         return []
 
     def config(self, module: ModuleType) -> dict[str, Any]:
-        """Return the static fields of a module."""
-        raise NotImplementedError
+        """Return the static fields of a module; by default none."""
+        del module
+        return {}
 
     def own_place(self, module: ModuleType) -> OwnPlace | None:
         """Return the place that the module reports for itself, or None if it does not know."""

@@ -17,16 +17,7 @@ import onnx_ir as ir
 
 from jaxport.graph.arranging import Arrangement, atoms, reshaped, sizes_of
 from jaxport.graph.axis_groups import product
-from jaxport.graph.editing import (
-    Dim,
-    constant_of,
-    dims_of,
-    is_op,
-    numpy_dtype,
-    operand,
-    source,
-    static_dims,
-)
+from jaxport.graph.editing import Dim, constant_of, dims_of, is_op, numpy_dtype, operand, source, static_dims
 from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 from jaxport.graph.fusions.activations import ACTIVATIONS, GATED, activations

@@ -9,17 +9,7 @@ import onnx_ir as ir
 
 from jaxport.export.passes.layout_ops import Carry, carries
 from jaxport.graph.axis_groups import Groups, axis_groups
-from jaxport.graph.editing import (
-    Editor,
-    constant_of,
-    dims_of,
-    integer,
-    integers,
-    is_op,
-    operand,
-    rank_of,
-    source,
-)
+from jaxport.graph.editing import Editor, constant_of, dims_of, integer, integers, is_op, operand, rank_of, source
 from jaxport.graph.layout import Layout, inverse, permuted
 from jaxport.onnx_facts import POSITIONS, REDUCTIONS
 

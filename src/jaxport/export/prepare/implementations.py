@@ -15,17 +15,7 @@ from jax.core import ShapedArray
 from jaxport.blocks.block import block_p
 from jaxport.export.emit.registry import Rule
 from jaxport.export.prepare import complex as complex_numbers
-from jaxport.jaxprs import (
-    ClosedJaxpr,
-    Jaxpr,
-    JaxprEqn,
-    Parameters,
-    Primitive,
-    PythonFunction,
-    Var,
-    dims,
-    new_jaxpr_eqn,
-)
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Parameters, Primitive, PythonFunction, Var, dims, new_jaxpr_eqn
 from jaxport.jaxprs.releases import implementations
 from jaxport.jaxprs.rewrite import EquationRewriting, Rewriting, call_of, traced
 from jaxport.jaxprs.walk import equations_within, map_jaxprs

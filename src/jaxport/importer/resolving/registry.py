@@ -32,8 +32,6 @@ from functools import cached_property, partial, update_wrapper
 from keyword import iskeyword
 from typing import Annotated, Any, Protocol, get_args, get_origin
 
-import numpy as np
-
 from jaxport.errors import InvalidArgument
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.image_layout import ONNX, ImageLayout
@@ -82,10 +80,6 @@ class GraphFunction(LoopBody, Protocol):
         """Return the sizes that the model declares for the input at `index`, None for an open one, if it declares
         any.
         """
-        ...
-
-    def input_dtype(self, index: int, /) -> np.dtype:
-        """Return the dtype that the model declares for the input at `index`."""
         ...
 
 

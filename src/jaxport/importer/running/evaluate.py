@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any
@@ -51,6 +51,7 @@ from jaxport.importer.values.namespaces import cast, known, random
 from jaxport.importer.values.recording import Recorded, active, check_size
 from jaxport.importer.values.stored import tensor_value
 from jaxport.jaxprs import InconclusiveDimensionOperation
+from jaxport.scoped import scoped
 
 Observer = Callable[[BoundNode, Sequence[RuntimeValue], Sequence[RuntimeValue]], None]
 """Called with each node that was evaluated, its inputs and its outputs."""
@@ -58,14 +59,9 @@ Observer = Callable[[BoundNode, Sequence[RuntimeValue], Sequence[RuntimeValue]],
 _observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
 
 
-@contextmanager
-def observing(observer: Observer) -> Iterator[None]:
+def observing(observer: Observer) -> AbstractContextManager[object]:
     """Show `observer` each node that is evaluated inside."""
-    token = _observer.set(observer)
-    try:
-        yield
-    finally:
-        _observer.reset(token)
+    return scoped(_observer, observer)
 
 
 def observed() -> bool:
@@ -100,11 +96,6 @@ class Subgraph:
         """
         declared = self.body.inputs[index].shape
         return None if declared is None else tuple(n if isinstance(n, int) else None for n in declared.dims)
-
-    def input_dtype(self, index: int) -> np.dtype:
-        """Return the dtype that the model declares for the input at `index`."""
-        declared = self.body.inputs[index].dtype
-        return np.dtype(np.float32 if declared is None else declared.numpy())
 
     def empty_output(self, index: int) -> HostValue:
         """Return the output at `index` with no rows, of the type that the model declares for it."""

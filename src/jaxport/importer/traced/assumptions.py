@@ -16,15 +16,7 @@ import jax
 
 from jaxport.errors import JaxportError, ValueNotKnown
 from jaxport.importer.resolving.node_settings import BRANCH_NOT_KNOWN
-from jaxport.importer.traced.conditions import (
-    Condition,
-    Equality,
-    Inequality,
-    balanced,
-    causes,
-    names_in,
-    needed,
-)
+from jaxport.importer.traced.conditions import Condition, Equality, Inequality, balanced, causes, names_in, needed
 from jaxport.importer.values.host import Undecided
 from jaxport.jaxprs import Dim
 from jaxport.jaxprs.dim_text import split_sizes, symbols

@@ -10,8 +10,8 @@ A count may be 0: an `If` on whether anything was found has no branch that is kn
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +26,7 @@ from jaxport.importer.traced.read_sizes import ReadSizes
 from jaxport.importer.traced.zero_sizes import SUFFIX, size_text, with_zero
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.jaxprs.dim_text import symbols
+from jaxport.scoped import scoped
 
 
 @dataclass(eq=False)
@@ -98,8 +99,7 @@ class Counts:
 _counts: ContextVar[Counts | None] = ContextVar("counts", default=None)
 
 
-@contextmanager
-def counting(assumed: Assumptions, inputs: Mapping[str, object]) -> Iterator[Counts]:
+def counting(assumed: Assumptions, inputs: Mapping[str, object]) -> AbstractContextManager[Counts]:
     """Trace sizes that follow from values under names.
 
     Args:
@@ -109,22 +109,12 @@ def counting(assumed: Assumptions, inputs: Mapping[str, object]) -> Iterator[Cou
     every = [size for spec in inputs.values() for size in _sizes(spec) if is_dim(size)]
     scope = every[0].scope if every else jax.export.SymbolicScope(assumed.constraints)
     taken = {name for size in every for name in symbols(str(size))} | {*inputs}
-    made = Counts(assumed, scope, taken)
-    token = _counts.set(made)
-    try:
-        yield made
-    finally:
-        _counts.reset(token)
+    return scoped(_counts, Counts(assumed, scope, taken))
 
 
-@contextmanager
-def uncounted() -> Iterator[None]:
+def uncounted() -> AbstractContextManager[None]:
     """Have no such names inside: a loop runs its body many times, with a count of its own each time."""
-    token = _counts.set(None)
-    try:
-        yield
-    finally:
-        _counts.reset(token)
+    return scoped(_counts, None)
 
 
 def counts_anew() -> None:

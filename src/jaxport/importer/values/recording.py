@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -25,6 +25,7 @@ from jaxport.importer.values.folding import fold
 from jaxport.importer.values.host import HostValue
 from jaxport.jaxprs import Array, Dim, PythonFunction
 from jaxport.jaxprs.identity import IdentityMap
+from jaxport.scoped import scoped
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -135,25 +136,14 @@ def active() -> Recording | None:
     return _active.get()
 
 
-@contextmanager
-def recording_scope(recording: Recording | None = None) -> Iterator[Recording]:
+def recording_scope(recording: Recording | None = None) -> AbstractContextManager[Recording]:
     """Record the calls inside into `recording`, or into a new one."""
-    recording = recording or Recording()
-    token = _active.set(recording)
-    try:
-        yield recording
-    finally:
-        _active.reset(token)
+    return scoped(_active, recording or Recording())
 
 
-@contextmanager
-def paused() -> Iterator[None]:
+def paused() -> AbstractContextManager[None]:
     """Suspend recording inside."""
-    token = _active.set(None)
-    try:
-        yield
-    finally:
-        _active.reset(token)
+    return scoped(_active, None)
 
 
 def check_size(shape: Sequence[Dim]) -> int:

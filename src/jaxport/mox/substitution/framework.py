@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any
 
 from jaxport.blocks.callables.framework import Framework, Leaf
 from jaxport.jaxprs import Module, Parameters, PythonFunction
@@ -44,11 +43,6 @@ class Programs(Framework[TracedProgram]):
             Leaf(weight.path, weight.value, weight.trainable, owned=weight.trainable or weight.is_held)
             for weight in module.weights
         ]
-
-    def config(self, module: TracedProgram) -> dict[str, Any]:
-        """Return no fields."""
-        del module
-        return {}
 
     def signature(self, fn: PythonFunction, keywords: Parameters) -> inspect.Signature | None:
         """Return the signature of the traced callable."""

@@ -32,8 +32,18 @@ pub fn take_filled<const D: usize, const DI: usize, const DO: usize, K: Numeric>
     indices: Tensor<DI, Int>,
     fill: impl ElementConversion,
 ) -> Tensor<DO, K> {
+    let indices = wrapped(indices, x.dims()[axis]);
+    select_filled(x, axis, indices, fill)
+}
+
+/// The rows along an axis at indices that count from the start; `fill` where these are outside.
+pub fn select_filled<const D: usize, const DI: usize, const DO: usize, K: Numeric>(
+    x: Tensor<D, K>,
+    axis: usize,
+    indices: Tensor<DI, Int>,
+    fill: impl ElementConversion,
+) -> Tensor<DO, K> {
     let size = x.dims()[axis];
-    let indices = wrapped(indices, size);
     let mut shape = [1; DO];
     shape[axis..axis + DI].copy_from_slice(&indices.dims());
     let missing = outside(indices.clone(), size).reshape(shape);
@@ -185,27 +195,109 @@ pub fn scatter_nd_extremes<const D: usize, const DI: usize, const DU: usize>(
     scatter_nd(x, indices, updates, operation).mask_fill(missing.greater_elem(0), f32::NAN)
 }
 
-/// A vector whose elements at positions are set, or changed by an operation, in the order of the positions.
-pub fn scattered<K: Numeric>(
-    x: Tensor<1, K>,
-    positions: Tensor<2, Int>,
-    values: Tensor<1, K>,
-    operation: IndexingUpdateOp,
-) -> Tensor<1, K> {
-    if values.dims()[0] == 0 {
-        return x;
-    }
-    x.scatter_nd(positions, values, operation)
+/// How windows lie in an array, one for each row of indices: the dimension numbers of `lax.gather` and `lax.scatter`.
+pub struct Windows<'a> {
+    /// The axes of the array along which the columns of the indices say where a window begins.
+    pub starts: &'a [usize],
+    /// The axes of the array along which windows reach, each with that of all windows; along the others their size is 1.
+    pub spans: &'a [(usize, usize)],
+    /// The axes of the array that go together with an axis of the indices, each with that one.
+    pub batches: &'a [(usize, usize)],
+    /// Whether windows that reach outside are moved inside; else they are left out.
+    pub clips: bool,
 }
 
-/// `scattered` of maxima or minima, which are NaN where any of their elements is.
-pub fn scattered_extremes(
-    x: Tensor<1>,
-    positions: Tensor<2, Int>,
-    values: Tensor<1>,
+impl Windows<'_> {
+    /// Where the elements of all windows, which have this shape, are in the flat array; and which windows reach outside.
+    fn places<const DI: usize, const DO: usize>(
+        &self,
+        dims: &[usize],
+        indices: Tensor<DI, Int>,
+        shape: [usize; DO],
+    ) -> (Tensor<DO, Int>, Tensor<DO, Bool>) {
+        let indices = widened(indices);
+        let options = (&indices.device(), indices.dtype());
+        let is_row = |place: &usize| self.spans.iter().all(|(_, along)| along != place);
+        let rows: Vec<usize> = (0..DO).filter(is_row).collect();
+        let mut of_rows = [1; DO];
+        for (&place, &size) in rows.iter().zip(&indices.dims()[..DI - 1]) {
+            of_rows[place] = size;
+        }
+        let stride = |axis: usize| dims[axis + 1..].iter().product::<usize>() as i64;
+        let mut places = Tensor::<DO, Int>::zeros(shape, options);
+        let mut outside = places.clone().not_equal_elem(0);
+        for (column, &axis) in self.starts.iter().enumerate() {
+            let start = indices.clone().slice_dim(DI - 1, column..column + 1).reshape(of_rows);
+            let start = start.expand::<DO, _>(shape);
+            let span = self.spans.iter().find(|(of, _)| *of == axis);
+            let last = dims[axis] as i64 - span.map_or(1, |&(_, along)| shape[along] as i64);
+            let missing = start.clone().lower_elem(0).bool_or(start.clone().greater_elem(last));
+            outside = outside.bool_or(missing);
+            places = places + start.clamp(0, last) * stride(axis);
+        }
+        let batches = self.batches.iter().map(|&(axis, of)| (axis, rows[of]));
+        for (axis, along) in self.spans.iter().copied().chain(batches) {
+            let mut line = [1; DO];
+            line[along] = shape[along];
+            let steps = Tensor::<1, Int>::arange(0..shape[along] as i64, options).reshape(line);
+            places = places + steps * stride(axis);
+        }
+        (places, outside)
+    }
+}
+
+/// `lax.gather`: windows of an array; `fill` in those that are left out.
+pub fn lax_gather<const D: usize, const DI: usize, const DO: usize, K: Numeric>(
+    x: Tensor<D, K>,
+    indices: Tensor<DI, Int>,
+    windows: &Windows,
+    shape: [usize; DO],
+    fill: impl ElementConversion,
+) -> Tensor<DO, K> {
+    let dims = x.dims();
+    if dims.contains(&0) || shape.contains(&0) {
+        return Tensor::full(shape, fill, (&x.device(), x.dtype()));
+    }
+    let (places, outside) = windows.places(&dims, indices, shape);
+    let found = x.reshape([-1]).select(0, places.reshape([-1])).reshape(shape);
+    if windows.clips { found } else { found.mask_fill(outside, fill) }
+}
+
+/// `lax.scatter` and its relatives: `x` with `updates` in the place of windows, or changed by them.
+pub fn lax_scatter<const D: usize, const DI: usize, const DU: usize, K: Numeric>(
+    x: Tensor<D, K>,
+    indices: Tensor<DI, Int>,
+    updates: Tensor<DU, K>,
+    windows: &Windows,
     operation: IndexingUpdateOp,
-) -> Tensor<1> {
-    let (here, there) = (x.clone().is_nan().int(), values.clone().is_nan().int());
-    let missing = scattered(here, positions.clone(), there, IndexingUpdateOp::Add);
-    scattered(x, positions, values, operation).mask_fill(missing.greater_elem(0), f32::NAN)
+) -> Tensor<D, K> {
+    let (dims, shape) = (x.dims(), updates.dims());
+    if dims.contains(&0) || shape.contains(&0) {
+        return x;
+    }
+    let (mut places, outside) = windows.places(&dims, indices, shape);
+    let behind: usize = dims.iter().product();
+    if !windows.clips {
+        places = places.mask_fill(outside, behind as i64); // an element that is dropped
+    }
+    let flat: Tensor<1, K> = x.reshape([-1]);
+    let spare = flat.clone().slice_dim(0, 0..1);
+    let values: Tensor<1, K> = updates.reshape([-1]);
+    let places: Tensor<2, Int> = places.reshape([-1, 1]);
+    let made = Tensor::cat(vec![flat, spare], 0).scatter_nd(places, values, operation);
+    made.slice_dim(0, 0..behind).reshape(dims)
+}
+
+/// `lax_scatter` of maxima or minima, which are NaN where any of their elements is.
+pub fn lax_scatter_extremes<const D: usize, const DI: usize, const DU: usize>(
+    x: Tensor<D>,
+    indices: Tensor<DI, Int>,
+    updates: Tensor<DU>,
+    windows: &Windows,
+    operation: IndexingUpdateOp,
+) -> Tensor<D> {
+    let (here, there) = (x.clone().is_nan().int(), updates.clone().is_nan().int());
+    let missing = lax_scatter(here, indices.clone(), there, windows, IndexingUpdateOp::Add);
+    lax_scatter(x, indices, updates, windows, operation)
+        .mask_fill(missing.greater_elem(0), f32::NAN)
 }

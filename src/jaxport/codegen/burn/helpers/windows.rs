@@ -32,6 +32,17 @@ pub fn lax_pad<const D: usize, K: Basic>(
     y
 }
 
+/// `lax_pad` with a number that is computed.
+pub fn pad_computed<const D: usize, K: Basic>(
+    x: Tensor<D, K>,
+    padding: [(i64, i64, usize); D],
+    value: Tensor<1, K>,
+) -> Tensor<D, K> {
+    let inside = lax_pad(Tensor::<D, Bool>::full(x.dims(), true, &x.device()), padding, false);
+    let around = value.unsqueeze::<D>().expand::<D, _>(inside.shape());
+    around.mask_where(inside, lax_pad(x, padding, 0))
+}
+
 /// The windows that slide along an axis, each in the new last axis; none where the axis is shorter than a window.
 pub fn windows<const D: usize, const E: usize, K: Basic>(
     x: Tensor<D, K>,
@@ -49,4 +60,21 @@ pub fn windows<const D: usize, const E: usize, K: Basic>(
         _ => dims[place],
     });
     Tensor::empty(shape, (&x.device(), x.dtype()))
+}
+
+/// What a function makes of the last axis of the windows that slide along each axis, one after the other; the size, the
+/// step and the dilation of the windows are given for all of them.
+pub fn reduce_windows<const D: usize, const E: usize, K: Basic>(
+    mut x: Tensor<D, K>,
+    sliding: [(usize, usize, usize); D],
+    reduce: impl Fn(Tensor<E, K>) -> Tensor<E, K>,
+) -> Tensor<D, K> {
+    for (axis, (size, step, dilation)) in sliding.into_iter().enumerate() {
+        if (size, step) != (1, 1) {
+            let whole = windows::<D, E, K>(x, axis, (size - 1) * dilation + 1, step);
+            let apart = whole.slice_dim(D, Slice::new(0, None, dilation as isize));
+            x = reduce(apart).squeeze_dim::<D>(D);
+        }
+    }
+    x
 }

@@ -12,7 +12,7 @@ from jax.core import max_dim, min_dim
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.casting import converted
 from jaxport.codegen.burn.rules.elementwise import joined, wrapped
-from jaxport.codegen.burn.rules.indexing import INDEX, fill_of, is_extreme, within
+from jaxport.codegen.burn.rules.indexing import INDEX, fill_of, is_extreme, moved_inside
 from jaxport.codegen.burn.rules.reductions import of_kind, on_numbers, reduced
 from jaxport.codegen.burn.rules.registry import call
 from jaxport.codegen.burn.rules.shapes import added_axes, axes_node, part_of, stack as stacked
@@ -269,7 +269,7 @@ def _inside(body: RustBody, places: TypedValue, size: Dim) -> TypedValue:
     counted = wrapped(body, places, size)
     if counted is places and any(same([dim], [size]) for dim in places.shape):
         return places  # the positions themselves
-    return within(body, counted, size, "clip")[0]
+    return moved_inside(body, counted, size)
 
 
 def _turned(places: Sequence[Any]) -> list[int]:

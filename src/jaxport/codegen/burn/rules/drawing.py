@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import jax
 import numpy as np
 from jax.typing import DTypeLike
 
@@ -16,11 +15,12 @@ from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, call
 from jaxport.codegen.burn.rules.shapes import added_axes
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, rank_of, tensor
+from jaxport.codegen.rewriting.steps import with_nested
 from jaxport.codegen.rust.tree import Binary, RustExpression, Unary, method, path_call
 from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import Dim
-from jaxport.importer.values.recording import Function, Step
+from jaxport.importer.values.recording import Step
 
 DRAWN = frozenset({"random.normal", "random.uniform", "random.bernoulli", "random.categorical"})
 """Functions whose first argument is a key."""
@@ -28,15 +28,7 @@ DRAWN = frozenset({"random.normal", "random.uniform", "random.bernoulli", "rando
 
 def draws(recorded: RecordedProgram) -> bool:
     """Whether a program draws random values."""
-    return any(step.name in DRAWN for step in _all_steps(recorded.steps))
-
-
-def _all_steps(steps: Sequence[Step]) -> list[Step]:
-    """Return steps with those of the functions in them."""
-    functions = [
-        leaf for step in steps for leaf in jax.tree.leaves((step.args, step.kwargs)) if isinstance(leaf, Function)
-    ]
-    return [*steps, *(inner for function in functions for inner in _all_steps(function.steps))]
+    return any(step.name in DRAWN for step in with_nested(recorded.steps))
 
 
 def without_keys(recorded: RecordedProgram) -> RecordedProgram:

@@ -208,28 +208,23 @@ def div(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedVal
     return joined(body, outs, lambda left, right: Binary(left, "/", right), a, b)
 
 
-def _helper_of_two(name: str) -> Callable[..., TypedValue]:
-    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs, **_: object) -> TypedValue:
-        return joined(body, outs, lambda left, right: body.helper(name, left, right), a, b)
-
-    return rule
-
-
-@primitive("rem")
-def rem(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedValue:
-    if a.kind == "Float":
-        return joined(body, outs, lambda left, right: body.helper("fmod", left, right), a, b)
-    return joined(body, outs, lambda left, right: body.helper("rem_int", left, right), a, b)
+Two = Callable[[RustBody, TypedValue, RustExpression, RustExpression], RustExpression]
+BINARY: dict[str, Two] = {
+    "rem": lambda body, a, x, y: body.helper("fmod", x, y) if a.kind == "Float" else body.helper("rem_int", x, y),
+    "shift_left": lambda body, _, x, y: body.helper("shift_left", x, y),
+    "shift_right_logical": lambda body, _, x, y: body.helper("shift_right_logical", x, y),
+    "shift_right_arithmetic": lambda body, _, x, y: body.helper("shift_right", x, y),
+    "atan2": lambda _, _a, x, y: method(x, "atan2", y),
+}
+"""What primitives of two operands are, of the first value and the expressions of both tensors."""
 
 
-primitive("shift_left")(_helper_of_two("shift_left"))
-primitive("shift_right_logical")(_helper_of_two("shift_right_logical"))
-primitive("shift_right_arithmetic")(_helper_of_two("shift_right"))
+def _binary(make: Two) -> Callable[..., TypedValue]:
+    return lambda body, a, b, *, outs: joined(body, outs, lambda x, y: make(body, a, x, y), a, b)
 
 
-@primitive("atan2")
-def atan2(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedValue:
-    return joined(body, outs, lambda left, right: method(left, "atan2", right), a, b)
+for _name, _pair in BINARY.items():
+    primitive(_name)(_binary(_pair))
 
 
 @primitive("pow")

@@ -1,10 +1,7 @@
-"""Gathering and scattering, by any dimension numbers: the flat positions of all elements, or what Burn has for simple
-ones.
-"""
+"""Gathering and scattering: what Burn has for simple dimension numbers, and helper functions for any."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,12 +10,21 @@ import numpy as np
 
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.casting import converted
-from jaxport.codegen.burn.rules.elementwise import negated, spread
 from jaxport.codegen.burn.rules.reductions import gathered, on_numbers
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, ResultType, primitive
-from jaxport.codegen.burn.rules.shapes import added_axes, counted, padded, part_of, permuted
+from jaxport.codegen.burn.rules.shapes import axes_node, part_of, permuted, without_axes
 from jaxport.codegen.burn.values import TypedValue, same, tensor
-from jaxport.codegen.rust.tree import Array, Binary, Literal, RustExpression, RustRange, Slices, method
+from jaxport.codegen.rust.tree import (
+    Array,
+    Borrow,
+    Literal,
+    RustExpression,
+    RustRange,
+    Slices,
+    Structure,
+    Tuple,
+    method,
+)
 from jaxport.importer.values.host import Dim, is_dim
 from jaxport.jaxprs.aliases import Shape
 from jaxport.jaxprs.dims import static
@@ -41,40 +47,35 @@ def gather(
     fill_value: object = None,
 ) -> TypedValue:  # fmt: skip
     numbers, out, kind = dimension_numbers, outs[0], _mode(mode)
-    start_map, collapsed = tuple(numbers.start_index_map), (*numbers.collapsed_slice_dims,)
+    start_map, collapsed = tuple(numbers.start_index_map), tuple(numbers.collapsed_slice_dims)
     batching = tuple(numbers.operand_batching_dims)
-    if indices.known is not None and not batching and len(indices.shape) == 1:
-        starts = _known_starts(indices, x, start_map, slice_sizes)
-        if starts is not None:
-            cuts = [(start, start + size, 1) for start, size in zip(starts, slice_sizes, strict=True)]
-            part = part_of(body, x, cuts, tuple(slice_sizes))
-            return PRIMITIVES["squeeze"](body, part, outs=outs, dimensions=collapsed) if collapsed else part
-    if kind == "fill" and indices.known is not None and isinstance(indices.known, np.ndarray) and len(start_map) == 1:
-        size, width = x.shape[start_map[0]], slice_sizes[start_map[0]]
-        if (
-            not is_dim(size)
-            and not is_dim(width)
-            and indices.known.size
-            and (indices.known >= 0).all()
-            and (indices.known <= size - width).all()
-        ):
-            kind = "promise"
-    indices = converted(body, indices, INDEX)
-    fill = fill_of(x, fill_value) if kind == "fill" else None
-    index_shape = tuple(indices.shape[:-1])
-    if x.known is not None:
-        x = TypedValue(x.shape, x.dtype, body.tensor(x), x.shape)
-    rest = [axis for axis in range(len(x.shape)) if axis not in start_map]
-    whole = all(same([slice_sizes[axis]], [x.shape[axis]]) for axis in rest if axis not in batching)
-    if len(start_map) == 1 and not batching and collapsed == start_map and whole:
-        return _selected(body, x, indices, index_shape, start_map[0], numbers, out, kind, fill)
-    if len(start_map) == 1 and collapsed == start_map and _is_along_axis(x, indices, numbers, slice_sizes):
-        axis = start_map[0]
-        positions = body.reshaped(indices, out.shape)
-        positions, valid = within(body, positions, x.shape[axis], kind)
-        node = gathered(body, x, axis, body.tensor(positions))
-        return _filled(body, tensor(node, out.shape, x.dtype), valid, fill)
-    return _by_positions(body, x, indices, numbers, slice_sizes, out, kind, fill)
+    starts = None if batching else _known_starts(indices, x, start_map, slice_sizes)
+    if starts is not None:
+        cuts = [(start, start + size, 1) for start, size in zip(starts, slice_sizes, strict=True)]
+        part = part_of(body, x, cuts, tuple(slice_sizes))
+        return PRIMITIVES["squeeze"](body, part, outs=outs, dimensions=collapsed) if collapsed else part
+    if len(start_map) == 1 and _are_inside(indices, x.shape[start_map[0]] - slice_sizes[start_map[0]] + 1):
+        kind = "promise"
+    indices = converted(body, indices, INDEX) if kind != "fill" else indices  # helper functions take any integers
+    x, fill = tensor(body.tensor(x), x.shape, x.dtype), fill_of(x, fill_value) if kind == "fill" else 0
+    left_out = {*collapsed, *batching}
+    kept = [axis for axis in range(len(x.shape)) if axis not in left_out]
+    is_row = len(start_map) == 1 and collapsed == start_map
+    if is_row and not batching and all(same([slice_sizes[axis]], [x.shape[axis]]) for axis in kept):
+        return _rows(body, x, indices, start_map[0], numbers.offset_dims, out, kind, fill)
+    if is_row and kind != "fill" and not kept and _are_in_order(numbers, len(x.shape)):
+        positions = _places(body, indices)
+        positions = positions if kind == "promise" else moved_inside(body, positions, x.shape[start_map[0]])
+        return tensor(gathered(body, x, start_map[0], body.tensor(positions)), out.shape, x.dtype)
+    pairs = [*zip(batching, numbers.start_indices_batching_dims, strict=True)]
+    windows = _windows(body, start_map, [*zip(kept, numbers.offset_dims, strict=True)], pairs, kind != "fill")
+    ranks = f"{x.rank}, {indices.rank}, {max(1, len(out.shape))}, _"
+    number = converted(body, x, np.dtype("uint8")) if x.kind == "Bool" else x
+    node = body.helper(
+        "lax_gather", body.tensor(number), body.tensor(indices), windows, body.shape(out.shape),
+        body.literal(fill, number.dtype), generics=ranks,
+    )  # fmt: skip
+    return converted(body, tensor(node, out.shape, number.dtype), x.dtype)
 
 
 def fill_of(x: TypedValue, fill_value: object = None) -> object:
@@ -92,219 +93,83 @@ def fill_of(x: TypedValue, fill_value: object = None) -> object:
 def _known_starts(
     indices: TypedValue, x: TypedValue, start_map: Sequence[int], sizes: Sequence[Dim]
 ) -> list[Dim] | None:
-    """Return where a window begins, if that is known and inside."""
-    known = (
-        indices.known
-        if isinstance(indices.known, np.ndarray)
-        else np.full(static(indices.shape), indices.known, object)
-    )
+    """Return where a single window begins, if that is known and inside."""
+    if indices.known is None or len(indices.shape) != 1:
+        return None
     starts: list[Dim] = [0] * len(x.shape)
-    for axis, start in zip(start_map, known.ravel().tolist(), strict=True):
+    known = np.broadcast_to(np.asarray(indices.known, object), static(indices.shape))
+    for axis, start in zip(start_map, known.tolist(), strict=True):
         last = x.shape[axis] - sizes[axis]
-        if is_dim(start):
-            starts[axis] = start
-        elif is_dim(last):
-            if start < 0:
-                return None
-            starts[axis] = start
-        elif 0 <= start <= last:
-            starts[axis] = start
-        else:
+        if not is_dim(start) and (start < 0 or not (is_dim(last) or start <= last)):
             return None
+        starts[axis] = start
     return starts
 
 
-def within(
-    body: RustBody, positions: TypedValue, size: Dim, kind: str, width: Dim = 1
-) -> tuple[TypedValue, TypedValue | None]:
-    """Return positions inside of an axis, and where they were inside before; None if that is known."""
-    if kind == "promise":
-        return positions, None
-    last = size - width
-    if positions.known is not None and not is_dim(last):
-        known = np.asarray(positions.known)
-        if known.dtype != object and (known >= 0).all() and (known <= last).all():
-            return positions, None
-    limit = body.signed(last)
-    valid = None
-    if kind == "fill":
-        positions = body.bound(
-            TypedValue(
-                positions.shape,
-                INDEX,
-                body.compact(positions),
-                positions.sizes if positions.node is not None else (1,) * len(positions.shape),
-            ),
-            "indices",
-        )
-        low = method(body.compact(positions), "greater_equal_elem", Literal("0"))
-        high = method(body.compact(positions), "lower_equal_elem", limit)
-        valid = TypedValue(positions.shape, np.dtype(bool), method(low, "bool_and", high), positions.sizes)
-    node = method(body.compact(positions), "clamp", Literal("0"), limit)
+def _are_inside(positions: TypedValue, size: Dim) -> bool:
+    """Whether positions are known to be in an axis of a size."""
+    known = None if positions.known is None or is_dim(size) else np.asarray(positions.known)
+    return known is not None and known.dtype != object and bool(((known >= 0) & (known < size)).all())
+
+
+def moved_inside(body: RustBody, positions: TypedValue, size: Dim) -> TypedValue:
+    """Return positions in an axis, of which those outside are moved to its ends."""
+    if _are_inside(positions, size):
+        return positions
+    node = method(body.compact(positions), "clamp", Literal("0"), body.signed(size - 1))
     sizes = positions.sizes if positions.node is not None else (1,) * len(positions.shape)
-    return TypedValue(positions.shape, INDEX, node, sizes), valid
+    return TypedValue(positions.shape, INDEX, node, sizes)
 
 
-def _filled(body: RustBody, value: TypedValue, valid: TypedValue | None, fill: object) -> TypedValue:
-    """Return a value with a number where the positions were outside."""
-    if valid is None:
-        return value
-    node = method(body.tensor(value), "mask_fill", negated(body.compact(valid)), body.literal(fill, value.dtype))
-    return tensor(node, value.shape, value.dtype)
+def _places(body: RustBody, indices: TypedValue) -> TypedValue:
+    """Return indices along one axis without their last axis, which counts the axes."""
+    last = len(indices.shape) - 1
+    return PRIMITIVES["squeeze"](body, indices, outs=[TypedValue(indices.shape[:-1], INDEX)], dimensions=[last])
 
 
-def _selected(
-    body: RustBody,
-    x: TypedValue,
-    indices: TypedValue,
-    index_shape: tuple[Dim, ...],
-    axis: int,
-    numbers: jax.lax.GatherDimensionNumbers,
-    out: ResultType,
-    kind: str,
+def _rows(
+    body: RustBody, x: TypedValue, indices: TypedValue, axis: int, offsets: Sequence[int], out: ResultType, kind: str,
     fill: object,
-) -> TypedValue:
-    """Rows along one axis: `select`."""
-    rank, count = len(x.shape), len(index_shape)
-    flat = body.reshaped(indices, (math.prod(index_shape),))
-    flat, valid = within(body, flat, x.shape[axis], kind)
-    node = on_numbers(body, x, lambda node: method(node, "select", Literal(str(axis)), body.tensor(flat)))
-    rows = [*x.shape[:axis], math.prod(index_shape), *x.shape[axis + 1 :]]
-    made = tensor(node, rows, x.dtype)
-    if valid is not None:
-        places = [at for at in range(rank) if at != axis]
-        wide = added_axes(valid.node, places, rank) if places and valid.node is not None else valid.node
-        made = _filled(
-            body,
-            made,
-            TypedValue(tuple(rows), valid.dtype, wide, tuple(rows[axis] if at == axis else 1 for at in range(rank))),
-            fill,
-        )
-    shaped = [*x.shape[:axis], *index_shape, *x.shape[axis + 1 :]]
-    node = body.shaped(body.tensor(made), rows, shaped)
+) -> TypedValue:  # fmt: skip
+    """Return whole rows along one axis: `select`, or `take` for indices of several axes."""
+    index_shape, operand = tuple(indices.shape[:-1]), Literal(str(axis))
+    places = _places(body, indices)
+    places = moved_inside(body, places, x.shape[axis]) if kind == "clip" else places
+    rank = len(x.shape) - 1 + places.rank
+    if kind == "fill":
+        number = body.literal(fill, np.dtype("uint8") if x.kind == "Bool" else x.dtype)
+        ranks = f"{len(x.shape)}, {places.rank}, {rank}, _"
+        make = lambda node: body.helper("select_filled", node, operand, body.tensor(places), number, generics=ranks)
+    elif places.rank == 1:
+        make = lambda node: method(node, "select", operand, body.tensor(places))
+    else:
+        make = lambda node: method(node, "take", operand, body.tensor(places), generics=f"{places.rank}, {rank}")
+    node = on_numbers(body, x, make)
+    if not index_shape:
+        return tensor(without_axes(body, node, [axis], rank), out.shape, x.dtype)
     # Offset axes of the result, in order, are the axes of the operand; the others are those of the indices.
-    offsets = [*numbers.offset_dims]
-    batch = [at for at in range(len(out.shape)) if at not in offsets]
-    order = [0] * len(out.shape)
-    for place, at in zip([*range(axis), *range(axis + count, rank + count - 1)], offsets, strict=True):
-        order[at] = place
-    for place, at in zip(range(axis, axis + count), batch, strict=True):
-        order[at] = place
-    node = permuted(node, order) if out.shape else node
-    return tensor(node, out.shape, x.dtype)
+    ahead = [at for at in range(rank) if at not in offsets]
+    behind = axis + len(ahead)
+    moved = zip([*offsets, *ahead], [*range(axis), *range(behind, rank), *range(axis, behind)], strict=True)
+    order = [place for _, place in sorted(moved)]
+    return tensor(permuted(node, order), out.shape, x.dtype)
 
 
-def _is_along_axis(
-    x: TypedValue,
-    indices: TypedValue,
-    numbers: jax.lax.GatherDimensionNumbers,
-    slice_sizes: Sequence[Dim],
-) -> bool:
+def _are_in_order(numbers: jax.lax.GatherDimensionNumbers, rank: int) -> bool:
     """Whether each element of the result has an index of its own along one axis, in the places of the operand."""
-    axis = numbers.start_index_map[0]
-    others = tuple(at for at in range(len(x.shape)) if at != axis)
-    batching, in_indices = tuple(numbers.operand_batching_dims), tuple(numbers.start_indices_batching_dims)
-    if batching != others or len(indices.shape) != len(x.shape) + 1 or numbers.offset_dims:
-        return False
-    return in_indices == others and all(not is_dim(size) and size == 1 for size in slice_sizes)
+    others = tuple(at for at in range(rank) if at not in numbers.start_index_map)
+    return others == tuple(numbers.operand_batching_dims) == tuple(numbers.start_indices_batching_dims)
 
 
-def _strides(shape: Sequence[Dim]) -> list[Dim]:
-    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-
-
-def _times(body: RustBody, value: TypedValue, factor: Dim) -> TypedValue:
-    if not is_dim(factor) and factor == 1:
-        return value
-    number = body.signed(factor)
-    return TypedValue(value.shape, INDEX, Binary(body.compact(value), "*", number), value.sizes)
-
-
-def _positions(
-    body: RustBody, shape: Sequence[Dim], indices: TypedValue, start_map: Sequence[int], windows: Sequence[Dim],
-    window_axes: Sequence[int | None],
-    batch_axes: Sequence[int], batching: Sequence[tuple[int, int]], whole: Sequence[Dim], kind: str,
-) -> tuple[TypedValue, TypedValue | None]:  # fmt: skip
-    """Return the flat position of each element of windows, and whether its window is inside.
-
-    Args:
-      shape: the shape of the operand.
-      indices: where windows begin: the last axis has a number for each axis in `start_map`.
-      windows: the sizes of a window along each axis of the operand.
-      window_axes: which axis of the whole each axis of a window is; None if it is of size 1 and left out.
-      batch_axes: which axes of the whole the axes of the indices are.
-      batching: pairs of an axis of the operand and an axis of the indices that go together.
-      whole: the shape of the result, or of the updates.
-      kind: what happens to windows that are not inside.
-    """
-    rank = len(whole)
-    strides = _strides(shape)
-    total: TypedValue | None = None
-    valid: TypedValue | None = None
-    index_shape = tuple(indices.shape[:-1])
-    indices = body.bound(indices, "indices") if len(start_map) > 1 else indices
-
-    def placed(value: TypedValue, axes: Sequence[int]) -> TypedValue:
-        """Return a value with its axes at these places of the whole."""
-        if not value.shape or rank == 0:
-            return spread(value, whole)
-        return PRIMITIVES["broadcast_in_dim"](
-            body, value, outs=[TypedValue(tuple(whole), value.dtype)], broadcast_dimensions=tuple(axes)
-        )
-
-    def plus(one: TypedValue | None, other: TypedValue) -> TypedValue:
-        if one is None:
-            return other
-        return PRIMITIVES["add"](body, one, other, outs=[TypedValue(tuple(whole), INDEX)])
-
-    for place, axis in enumerate(start_map):
-        cut = [(0, size, 1) for size in index_shape] + [(place, place + 1, 1)]
-        start = part_of(body, indices, cut, (*index_shape, 1))
-        start = body.reshaped(start, index_shape)
-        if start.known is not None:
-            start = tensor(body.tensor(start), index_shape, INDEX)
-        start, inside = within(body, start, shape[axis], "clip" if kind == "promise" else kind, windows[axis])
-        total = plus(total, placed(_times(body, start, strides[axis]), batch_axes))
-        if inside is not None:
-            wide = placed(inside, batch_axes)
-            valid = (
-                wide
-                if valid is None
-                else PRIMITIVES["and"](body, valid, wide, outs=[TypedValue(tuple(whole), np.dtype(bool))])
-            )
-    for axis, at in enumerate(window_axes):
-        if at is not None and (is_dim(windows[axis]) or windows[axis] != 1):
-            total = plus(total, _times(body, counted(body, tuple(whole), at, INDEX), strides[axis]))
-    for axis, of_indices in batching:
-        total = plus(total, _times(body, counted(body, tuple(whole), batch_axes[of_indices], INDEX), strides[axis]))
-    if total is None:
-        total = TypedValue(tuple(whole), INDEX, known=0)
-    return total, valid
-
-
-def _by_positions(
-    body: RustBody,
-    x: TypedValue,
-    indices: TypedValue,
-    numbers: jax.lax.GatherDimensionNumbers,
-    slice_sizes: Sequence[Dim],
-    out: ResultType,
-    kind: str,
-    fill: object,
-) -> TypedValue:
-    left_out = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
-    offsets = iter(numbers.offset_dims)
-    window_axes = [None if axis in left_out else next(offsets) for axis in range(len(x.shape))]
-    batch_axes = [at for at in range(len(out.shape)) if at not in numbers.offset_dims]
-    batching = [*zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)]
-    total, valid = _positions(
-        body, x.shape, indices, numbers.start_index_map, slice_sizes, window_axes, batch_axes, batching, out.shape, kind
-    )
-    flat = body.reshaped(tensor(body.tensor(total), out.shape, INDEX), (math.prod(out.shape),))
-    whole = body.reshaped(x, (math.prod(x.shape),))
-    node = on_numbers(body, whole, lambda node: method(node, "select", Literal("0"), body.tensor(flat)))
-    made = tensor(body.shaped(node, (math.prod(out.shape),), out.shape), out.shape, x.dtype)
-    return _filled(body, made, valid, fill)
+def _windows(
+    body: RustBody, starts: Sequence[int], spans: Sequence[tuple[int, int]], batches: Sequence[tuple[int, int]],
+    clips: bool,
+) -> RustExpression:  # fmt: skip
+    """Return how windows lie in an array, for a helper function."""
+    body.helpers.add("Windows")
+    pairs = [Borrow(Array([Tuple([Literal(str(at)) for at in pair]) for pair in each])) for each in (spans, batches)]
+    parts = [Borrow(axes_node(starts)), *pairs, Literal("true" if clips else "false")]
+    return Borrow(Structure("Windows", ["starts", "spans", "batches", "clips"], [*parts]))
 
 
 _UPDATES = {
@@ -328,57 +193,27 @@ def _scatter(name: str) -> Callable[..., TypedValue]:
         dimension_numbers: jax.lax.ScatterDimensionNumbers, mode: Mode,
         update_jaxpr: object = None, update_consts: object = None,
     ) -> TypedValue:  # fmt: skip
-        numbers, kind = dimension_numbers, _mode(mode)
-        left_out = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
-        window = iter(numbers.update_window_dims)
-        window_axes = [None if axis in left_out else next(window) for axis in range(len(x.shape))]
-        sizes = [1 if at is None else updates.shape[at] for at in window_axes]
-        batch_axes = [at for at in range(len(updates.shape)) if at not in numbers.update_window_dims]
+        numbers = dimension_numbers
+        left_out = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+        kept = [axis for axis in range(len(x.shape)) if axis not in left_out]
+        spans = dict(zip(kept, numbers.update_window_dims, strict=True))
         batching = [*zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)]
-        indices = converted(body, indices, INDEX)
-        starts = (
-            _known_starts(indices, x, numbers.scatter_dims_to_operand_dims, sizes)
-            if indices.known is not None and len(indices.shape) == 1 and not batching
-            else None
+        if name == "scatter" and not batching:
+            sizes = [updates.shape[spans[axis]] if axis in spans else 1 for axis in range(len(x.shape))]
+            starts = _known_starts(indices, x, numbers.scatter_dims_to_operand_dims, sizes)
+            if starts is not None:
+                return _assigned(body, x, updates, starts, sizes)
+        windows = _windows(
+            body, numbers.scatter_dims_to_operand_dims, [*spans.items()], batching, _mode(mode) == "clip"
         )
-        if starts is not None and name == "scatter":
-            return _assigned(body, x, updates, starts, sizes)
-        total, valid = _positions(
-            body,
-            x.shape,
-            indices,
-            numbers.scatter_dims_to_operand_dims,
-            sizes,
-            window_axes,
-            batch_axes,
-            batching,
-            updates.shape,
-            kind,
-        )
-        count, rows = math.prod(updates.shape), math.prod(x.shape)
-        boolean = x.kind == "Bool"
-        value = converted(body, x, np.dtype("uint8")) if boolean else x
-        changed = converted(body, updates, np.dtype("uint8")) if boolean else updates
         if name == "scatter_sub":
-            changed = PRIMITIVES["neg"](body, changed, outs=[changed])
-        if valid is not None:  # windows that are outside change an element behind the others, which is dropped
-            behind = body.signed(rows)
-            whole = tensor(body.tensor(total), updates.shape, INDEX)
-            node = method(body.tensor(whole), "mask_fill", negated(body.compact(valid)), behind)
-            total = tensor(node, updates.shape, INDEX)
-        flat = body.shaped(body.tensor(total), updates.shape, (count, 1))
-        source = body.reshaped(value, (rows,))
-        if valid is not None:
-            source = tensor(padded(body, source, [(0, 1)], 0), (rows + 1,), value.dtype)
-        new = body.tensor(body.reshaped(changed, (count,)))
-        operation = Literal(f"IndexingUpdateOp::{_UPDATES[name]}")
-        called = "scattered_extremes" if is_extreme(_UPDATES[name]) and x.kind == "Float" else "scattered"
-        node = body.helper(called, body.tensor(source), flat, new, operation)
-        if valid is not None:
-            end = body.number(rows)
-            node = method(node, "slice", Slices([RustRange(None, end, 1)]))
-        made = tensor(body.shaped(node, (rows,), x.shape), x.shape, value.dtype)
-        return converted(body, made, np.dtype(bool)) if boolean else made
+            updates = PRIMITIVES["neg"](body, updates, outs=[updates])
+        held = np.dtype("uint8") if x.kind == "Bool" else x.dtype
+        operands = [body.tensor(converted(body, x, held)), body.tensor(indices)]
+        operands.append(body.tensor(converted(body, updates, held)))
+        called = "lax_scatter_extremes" if is_extreme(_UPDATES[name]) and x.kind == "Float" else "lax_scatter"
+        node = body.helper(called, *operands, windows, Literal(f"IndexingUpdateOp::{_UPDATES[name]}"))
+        return converted(body, tensor(node, x.shape, held), x.dtype)
 
     return rule
 

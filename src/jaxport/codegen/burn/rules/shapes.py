@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from jax.typing import DTypeLike
 
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.casting import converted
-from jaxport.codegen.burn.rules.elementwise import spread
-from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
+from jaxport.codegen.burn.rules.registry import Outs, primitive
 from jaxport.codegen.burn.values import TypedValue, dtype_name, kind_of, same, tensor
 from jaxport.codegen.rust.tree import (
     Array,
-    Binary,
     Borrow,
     Literal,
     Method,
@@ -306,67 +303,29 @@ def pad(
 ) -> TypedValue:
     """Pads, cuts where they are negative, and spreads elements apart."""
     shape, number = tuple(outs[0].shape), value.number
-    if number is None:
-        return _padded_by_computed(body, x, value, shape, padding_config)
     if x.known is not None and x.number is not None and not is_dim(number) and x.number == number:
         return TypedValue(shape, x.dtype, known=number)
-    if x.dtype == np.uint64 and not is_dim(number) and number >= 2**63:  # Burn fills with signed numbers
-        limit, zero = body.literal(number, x.dtype), TypedValue((), x.dtype, known=x.dtype.type(0))
-        moved = tensor(Binary(body.tensor(x), "-", limit), x.shape, x.dtype)
-        around = pad(body, moved, zero, outs=outs, padding_config=padding_config)
-        return tensor(Binary(body.tensor(around), "+", limit), shape, x.dtype)
-    ends = [(low, high) for low, high, _ in padding_config]
     whole = tensor(body.tensor(x), x.shape, x.dtype)
-    if not any(is_dim(n) or n for row in padding_config for n in row):
-        return whole
-    if not any(inside for _, _, inside in padding_config):
-        if all(is_dim(n) or n >= 0 for pair in ends for n in pair):
-            return tensor(padded(body, whole, ends, number), shape, x.dtype)
-        if not any(is_dim(n) or n > 0 for pair in ends for n in pair):
-            cuts = [(-low, size + high, 1) for (low, high), size in zip(ends, x.shape, strict=True)]
-            return part_of(body, whole, cuts, shape)
     rows = [Tuple([body.signed(low), body.signed(high), Literal(str(inside))]) for low, high, inside in padding_config]
-    return tensor(body.helper("lax_pad", body.tensor(x), Array([*rows]), body.literal(number, x.dtype)), shape, x.dtype)
-
-
-def _padded_by_computed(
-    body: RustBody,
-    x: TypedValue,
-    value: TypedValue,
-    shape: tuple[Dim, ...],
-    padding_config: Sequence[tuple[Dim, Dim, int]],
-) -> TypedValue:
-    """Pad with a number that is not a constant: where a padded mask is false."""
-    inside = TypedValue(x.shape, np.dtype(bool), body.created(1, x.shape, np.dtype(bool)), x.shape)
-    padded_ = []
-    for one in (inside, x):
-        zero = TypedValue((), one.dtype, known=np.zeros((), one.dtype)[()])
-        outs = [TypedValue(shape, one.dtype)]
-        padded_.append(pad(body, one, zero, outs=outs, padding_config=padding_config))
-    mask, apart = padded_
-    return PRIMITIVES["select_n"](body, mask, spread(value, shape), apart, outs=outs)
-
-
-def padded(body: RustBody, x: TypedValue, pads: Sequence[tuple[Dim, Dim]], number: Any) -> RustExpression:
-    """Return a tensor with a number around it."""
-    pairs = Array([Tuple([body.size(low), body.size(high)]) for low, high in pads])
-    node = body.tensor(x)
-    if x.kind == "Bool":
-        whole = method(
-            method(node, "int"), "pad", pairs, path_call("PadMode::Constant", Literal("1.0" if number else "0.0"))
-        )
-        return method(whole, "equal_elem", Literal("1"))
-    if not _is_single(number, x.dtype):  # Burn's mode has numbers of float32
-        rows = [Tuple([body.signed(low), body.signed(high), Literal("0")]) for low, high in pads]
-        return body.helper("lax_pad", node, Array([*rows]), body.literal(number, x.dtype))
-    mode = path_call(
-        "PadMode::Constant", body.literal(float(number) if x.kind == "Int" else number, np.dtype("float32"))
-    )
-    return method(node, "pad", pairs, mode)
+    operands, sizes = (body.tensor(whole), Array([*rows])), [n for row in padding_config for n in row]
+    if not any(is_dim(n) or n for n in sizes):
+        return whole
+    ends, spreads = [(low, high) for low, high, _ in padding_config], any(inside for _, _, inside in padding_config)
+    if not spreads and not any(is_dim(n) or n > 0 for n in sizes):
+        cuts = [(-low, size + high, 1) for (low, high), size in zip(ends, x.shape, strict=True)]
+        return part_of(body, whole, cuts, shape)
+    if number is None or is_dim(number) or (x.dtype == np.uint64 and number >= 2**63):  # Burn fills with signed numbers
+        return tensor(body.helper("pad_computed", *operands, body.tensor(value)), shape, x.dtype)
+    is_plain = x.kind != "Bool" and not spreads and all(is_dim(n) or n >= 0 for n in sizes)
+    if is_plain and _is_single(number, x.dtype):
+        edge = body.literal(float(number) if x.kind == "Int" else number, np.dtype("float32"))
+        pairs = Array([Tuple([body.size(low), body.size(high)]) for low, high in ends])
+        return tensor(method(operands[0], "pad", pairs, path_call("PadMode::Constant", edge)), shape, x.dtype)
+    return tensor(body.helper("lax_pad", *operands, body.literal(number, x.dtype)), shape, x.dtype)
 
 
 def _is_single(number: object, dtype: np.dtype) -> bool:
-    """Whether a number of a type is one of float32."""
+    """Whether a number of a type is one of float32, which Burn's mode has."""
     value = np.asarray(number).astype(dtype)
     with np.errstate(over="ignore"):
         return bool(value != value) or bool(

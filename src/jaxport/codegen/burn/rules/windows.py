@@ -14,22 +14,10 @@ from jaxport import jaxprs
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.reductions import highest, lowest
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, ResultType, primitive
-from jaxport.codegen.burn.rules.shapes import axes_node, permuted
+from jaxport.codegen.burn.rules.shapes import permuted
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, tensor
-from jaxport.codegen.rust.tree import (
-    Array,
-    Binary,
-    Borrow,
-    Literal,
-    RustExpression,
-    RustRange,
-    Slices,
-    Tuple,
-    method,
-    path_call,
-)
+from jaxport.codegen.rust.tree import Array, Binary, Literal, RustExpression, Tuple, method, path_call
 from jaxport.importer.values.host import Dim, is_dim
-from jaxport.jaxprs.dims import known
 from jaxport.jaxprs.walk import equations_run
 
 
@@ -73,14 +61,8 @@ def conv_general_dilated(
     is_uneven = rank == 3 and any(is_dim(low) or is_dim(high) or low != high for low, high in pads)
     is_cut = any(not is_dim(n) and n < 0 for pair in pads for n in pair)
     if is_uneven or is_cut or any(step != 1 for step in lhs_dilation):  # before, as `lax.pad` does
-        ends = [(low, high, step - 1) for (low, high), step in zip(pads, lhs_dilation, strict=True)]
         zero = TypedValue((), x.dtype, known=x.dtype.type(0))
-        whole = [
-            size + (size - 1) * inside + low + high for size, (low, high, inside) in zip(sizes[2:], ends, strict=True)
-        ]
-        before, outs_ = tensor(images, sizes, x.dtype), [TypedValue((*sizes[:2], *whole), x.dtype)]
-        pad = PRIMITIVES["pad"]
-        images = body.tensor(pad(body, before, zero, outs=outs_, padding_config=[(0, 0, 0)] * 2 + ends))
+        images = body.tensor(padded_apart(body, tensor(images, sizes, x.dtype), zero, pads, lhs_dilation))
         pads = [(0, 0)] * rank
     options = path_call(
         "ConvOptions::new_with_padding",
@@ -163,46 +145,27 @@ def sliding(
     if pooled is not None:
         return tensor(pooled(body.tensor(x)), out.shape, x.dtype)
     rank = len(x.shape)
-    window_dilation = window_dilation or (1,) * rank
-    configuration = [
-        (low, high, step - 1) for (low, high), step in zip(padding, base_dilation or (1,) * rank, strict=True)
-    ]
-    sizes = [
-        (size if step == 0 else size + (size - 1) * step) + low + high
-        for size, (low, high, step) in zip(x.shape, configuration, strict=True)
-    ]
+    ones = (1,) * rank
     edge = TypedValue((), x.dtype, known=x.dtype.type(identity))
-    spread = PRIMITIVES["pad"](body, x, edge, outs=[TypedValue(tuple(sizes), x.dtype)], padding_config=configuration)
-    node, count = body.tensor(spread), rank
-    for axis, (size, step, dilation) in enumerate(zip(window, strides, window_dilation, strict=True)):
-        if size == 1 and step == 1:
-            continue
-        if size == 1:
-            node = method(node, "slice_dim", Literal(str(axis)), Slices([RustRange(None, None, step)]))
-            continue
-        extent = (size - 1) * dilation + 1
-        arguments = [Literal(str(number)) for number in (axis, extent, step)]
-        if known(lambda axis=axis, extent=extent: sizes[axis] >= extent):
-            node = method(node, "unfold", *arguments, generics=f"{count + 1}, _")
-        else:
-            node = body.helper("windows", node, *arguments, generics=f"{count}, {count + 1}, _")
-        if dilation != 1:
-            node = method(node, "slice_dim", Literal(str(count)), Slices([RustRange(None, None, dilation)]))
-        count += 1
-    added = [*range(rank, count)]
-    if added:
-        if len(added) == 1:
-            node = method(
-                method(node, f"{name}_dim", Literal(str(rank))), "squeeze_dim", Literal(str(rank)), generics=str(rank)
-            )
-        else:
-            node = method(
-                method(node, f"{name}_dims", Borrow(axes_node(added))),
-                "squeeze_dims",
-                Borrow(axes_node(added)),
-                generics=str(rank),
-            )
+    spread = padded_apart(body, x, edge, padding, base_dilation or ones)
+    rows = zip(window, strides, window_dilation or ones, strict=True)
+    sliding_ = Array([Tuple([Literal(str(number)) for number in row]) for row in rows])
+    reduction = Literal(f"|windows| windows.{name}_dim({rank})")
+    node = body.helper("reduce_windows", body.tensor(spread), sliding_, reduction, generics=f"{rank}, {rank + 1}, _")
     return tensor(node, out.shape, x.dtype)
+
+
+def padded_apart(
+    body: RustBody, x: TypedValue, edge: TypedValue, pads: Sequence[tuple[Dim, Dim]], dilation: Sequence[int]
+) -> TypedValue:
+    """Return an array whose last axes are padded, and their elements put apart, with a number."""
+    last = [(low, high, step - 1) for (low, high), step in zip(pads, dilation, strict=True)]
+    rows = [(0, 0, 0)] * (len(x.shape) - len(last)) + last
+    shape = [
+        (size if inside == 0 else size + (size - 1) * inside) + low + high
+        for size, (low, high, inside) in zip(x.shape, rows, strict=True)
+    ]
+    return PRIMITIVES["pad"](body, x, edge, outs=[TypedValue(tuple(shape), x.dtype)], padding_config=rows)
 
 
 primitive("reduce_window_sum")(_window("sum", lambda _: 0))

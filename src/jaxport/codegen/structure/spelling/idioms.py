@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxport.codegen.rewriting.producers import added_axes, axes_of
+from jaxport.codegen.rewriting.producers import added_axes, as_tuple, axes_of
 from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
 from jaxport.importer.values.host import Dim, HostValue
@@ -236,14 +236,10 @@ AS_WRITTEN.rewrite(
 )  # fmt: skip
 
 
-def _listed(value: object) -> tuple[object, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
 AS_WRITTEN.rewrite(
     "jnp.roll(jnp.roll(x, i, axis=a), j, axis=b)", "jnp.roll(x, shifts, axis=axes)",
-    when=lambda a, b: all(type(axis) is int for axis in _listed(a) + _listed(b)) and not {*_listed(a)} & {*_listed(b)},
-    shifts=lambda i, j: _listed(i) + _listed(j), axes=lambda a, b: _listed(a) + _listed(b),
+    when=lambda a, b: all(type(axis) is int for axis in as_tuple(a) + as_tuple(b)) and not {*as_tuple(a)} & {*as_tuple(b)},
+    shifts=lambda i, j: as_tuple(i) + as_tuple(j), axes=lambda a, b: as_tuple(a) + as_tuple(b),
 )  # fmt: skip
 
 
