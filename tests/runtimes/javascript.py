@@ -101,7 +101,8 @@ def compared(folder: Path, models: Mapping[str, Any], answers: Iterable[Mapping[
             found[name] = answer["error"]
             continue
         outputs = [decoded(tensor) for tensor in answer["outputs"]]
-        problem = running.problem(lambda _, given=outputs: given, folder, answer["case"], models[name]["limit"])
+        limits = models[name]["limit"], models[name].get("absolute", 0.0)
+        problem = running.problem(lambda _, given=outputs: given, folder, answer["case"], *limits)
         found[name] = found.get(name) or problem
         cases.setdefault(name, set()).add(answer["case"])
     for name, model in models.items():
