@@ -38,6 +38,8 @@ WRITTEN = {
     "six channels, kernel given": (
         conv, [f32("B", 5, 5, 6), f32(3, 3, 6, 8)], ["Transpose", "Transpose", "Pad", "Pad", "Conv", "Transpose"]
     ),
+    "nine channels": (conv, [f32(1, 5, 5, 9), f32(3, 3, 9, 4)], ["Transpose", "Transpose", "Pad", "Pad", "Conv", "Transpose"]),
+    "ten channels": (conv, [f32(1, 5, 5, 10), f32(3, 3, 10, 4)], ["Transpose", "Transpose", "Conv", "Transpose"]),
     "eight channels": (lambda x, k: conv(x, k), [f32(1, 5, 5, 8), f32(3, 3, 8, 4)], ["Transpose", "Transpose", "Conv", "Transpose"]),
     "embedding": (lambda table, i: table[i], [f32(7, 5), i32(3)], None),
     "integers": (lambda x: x * 2 + 1, [i32("B")], ["Mul", "Add"]),

@@ -179,9 +179,16 @@ FAULTS = (
     Fault(
         "convolution-of-six-channels",
         "webgpu",
-        "convolves 6 channels to a multiple of 4 wrongly",
+        "convolves 6, 9 or 15 channels (multiples of 3, but not of 4) to a multiple of 4 wrongly",
         "conv (float[1,6,5,5] x, float[4,6,3,3] w) => (float[1,4,3,3] y) { y = Conv (x, w) }",
         {"x": normal(1, 6, 5, 5), "w": normal(4, 6, 3, 3)},
+    ),
+    Fault(
+        "convolution-of-nine-channels",
+        "webgpu",
+        "convolves 6, 9 or 15 channels (multiples of 3, but not of 4) to a multiple of 4 wrongly",
+        "conv (float[1,9,5,5] x, float[4,9,3,3] w) => (float[1,4,3,3] y) { y = Conv (x, w) }",
+        {"x": normal(1, 9, 5, 5), "w": normal(4, 9, 3, 3)},
     ),
     Fault(
         "groups-that-give-six-channels",
