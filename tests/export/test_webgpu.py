@@ -68,8 +68,9 @@ def test_what_webgpu_computes_is_written(name):
             lambda x, k: lax.conv_general_dilated(x, k, (1,) * 4, "SAME"), [f32(1, 2, 3, 3, 3, 3), f32(2, 2, 1, 1, 1, 1)],
             "gets Conv over more than three axes wrong",
         ),
+        (lambda x, s: jnp.broadcast_to(s, x.shape), [f32("B", 3), spec(dtype=np.uint8)], "gets Expand of a number of uint8 wrong"),
     ],
-    ids=["round", "loop", "groups", "axes"],
+    ids=["round", "loop", "groups", "axes", "bytes"],
 )  # fmt: skip
 def test_what_would_fall_back_or_be_wrong_is_refused(function, specs, why):
     given = (lambda x, k: conv(x, k, 2)) if why.startswith("gets Conv with groups") else function

@@ -65,11 +65,13 @@ def test_a_model_that_does_not_load_is_no_end(tmp_path):
 def test_what_node_and_the_browser_answer_is_compared(tmp_path):
     np.savez(tmp_path / "case-outputs.npz", np.arange(3, dtype=np.int64))
     np.savez(tmp_path / "case-inputs.npz", x=np.ones(2, np.float32))
-    models = {name: {"cases": ["case"], "limit": 1e-4} for name in ("right", "wrong", "fails", "silent")}
+    names = ("right", "wrong", "fails", "silent", "float16")
+    models = {name: {"cases": ["case"], "limit": 1e-4} for name in names}
     right, wrong = (
         {"outputs": [javascript.encoded("", np.arange(start, start + 3))], "case": "case"} for start in (0, 1)
     )
     answers = [{"model": "right", **right}, {"model": "wrong", **wrong}, {"model": "fails", "error": "no kernel"}]
+    answers.append({"model": "float16", "error": "Program Cast requires f16 but the device does not support it."})
     assert javascript.compared(tmp_path, models, answers) == {
         "right": "",
         "wrong": "an element is off by 1, where the largest is 2",

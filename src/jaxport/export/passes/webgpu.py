@@ -112,6 +112,8 @@ def padded_channels(model: ir.Model) -> str:
 
 def wrong(node: ir.Node) -> str:
     """Return what WebGPU computes wrongly of a node, or fails at; an empty text for nothing."""
+    if node.op_type == "Expand" and dims_of(x := source(node)) == [] and x.dtype is ir.DataType.UINT8:
+        return "Expand of a number of uint8"
     if node.op_type not in ("Conv", "ConvTranspose") or node.domain:
         return ""
     sizes, group = dims_of(operand(node, 1)), integer(node, "group", 1)
