@@ -50,8 +50,8 @@ NEWEST_LEFT_OUT := --ignore=tests/export/sweeps $(addprefix --ignore=tests/expor
 NEWEST_INSTALLED := .venv-newest/.installed
 # What `make test-runtimes` runs exported models in, beside the ONNX Runtime at hand. Each has a folder .venv-runtime-NAME;
 # the old releases have wheels for old Pythons only.
-RUNTIMES := 1.17 1.20 openvino genai
-runtime_1.17 := onnxruntime==1.17.3 'numpy<2'
+RUNTIMES := 1.19 1.20 openvino genai
+runtime_1.19 := onnxruntime==1.19.2
 runtime_1.20 := onnxruntime==1.20.1
 runtime_openvino := openvino==2026.4.1
 runtime_genai := onnxruntime-genai==0.18.0
@@ -200,7 +200,7 @@ $(SCRIPTS)/node_modules/.package-lock.json: $(SCRIPTS)/package-lock.json
 	cd $(SCRIPTS) && npm ci --ignore-scripts --no-audit --no-fund --omit-lockfile-registry-resolved=true
 	touch $@
 
-test-runtimes: $(INSTALLED) $(RUNTIMES:%=.venv-runtime-%/.installed) $(SCRIPTS_INSTALLED) ## functions and examples for each target, in ONNX Runtime 1.17, 1.20, the one at hand, OpenVINO, onnxruntime-genai, Node and a browser
+test-runtimes: $(INSTALLED) $(RUNTIMES:%=.venv-runtime-%/.installed) $(SCRIPTS_INSTALLED) ## functions and examples for each target, in ONNX Runtime 1.19, 1.20, the one at hand, OpenVINO, onnxruntime-genai, Node and a browser
 	@$(BIN)/python -m tests.runtimes newest=$(BIN)/python $(foreach name,$(RUNTIMES),$(name)=.venv-runtime-$(name)/bin/python) \
 		node=$(NODE) web=$(BROWSER) webgpu=$(BROWSER)
 

@@ -118,7 +118,7 @@ def test_the_target_and_the_precision_are_those_of_the_command(capsys: pytest.Ca
     summary = export("nets:perceptron", "--input", "B,4", "--target", "portable", "--precision", "int8-dynamic")
     assert summary.opsets["ai.onnx"] == 18
     assert "MatMulInteger" in summary.operators
-    assert "opset 18, IR 8, ONNX Runtime ≥ 1.17" in capsys.readouterr().out
+    assert "opset 18, IR 8, ONNX Runtime ≥ 1.19" in capsys.readouterr().out
     assert run("export", "nets:perceptron", "-i", "B,4", "--target", "moon", "-o", "m.onnx") == 2
 
 

@@ -160,7 +160,7 @@ def test_the_edge_target_writes_opset_13(name):
     function, specs = EDGE[name]
     exported = jaxport.to_onnx(function, specs, target="edge")
     assert exported.model.opset_imports[""] == 13
-    assert exported.requirements.runtime == "1.17"
+    assert exported.requirements.runtime == "1.19"
     exported.verify()
     inputs = {port.name: np.ones(port.shape, port.dtype) for port in exported.inputs}
     (found,) = ReferenceEvaluator(exported.proto).run(None, inputs)

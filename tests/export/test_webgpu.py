@@ -38,6 +38,8 @@ WRITTEN = {
     "six channels, kernel given": (
         conv, [f32("B", 5, 5, 6), f32(3, 3, 6, 8)], ["Transpose", "Transpose", "Pad", "Pad", "Conv", "Transpose"]
     ),
+    "nine channels": (conv, [f32(1, 5, 5, 9), f32(3, 3, 9, 4)], ["Transpose", "Transpose", "Pad", "Pad", "Conv", "Transpose"]),
+    "ten channels": (conv, [f32(1, 5, 5, 10), f32(3, 3, 10, 4)], ["Transpose", "Transpose", "Conv", "Transpose"]),
     "eight channels": (lambda x, k: conv(x, k), [f32(1, 5, 5, 8), f32(3, 3, 8, 4)], ["Transpose", "Transpose", "Conv", "Transpose"]),
     "embedding": (lambda table, i: table[i], [f32(7, 5), i32(3)], None),
     "integers": (lambda x: x * 2 + 1, [i32("B")], ["Mul", "Add"]),
@@ -66,8 +68,9 @@ def test_what_webgpu_computes_is_written(name):
             lambda x, k: lax.conv_general_dilated(x, k, (1,) * 4, "SAME"), [f32(1, 2, 3, 3, 3, 3), f32(2, 2, 1, 1, 1, 1)],
             "gets Conv over more than three axes wrong",
         ),
+        (lambda x, s: jnp.broadcast_to(s, x.shape), [f32("B", 3), spec(dtype=np.uint8)], "gets Expand of a number of uint8 wrong"),
     ],
-    ids=["round", "loop", "groups", "axes"],
+    ids=["round", "loop", "groups", "axes", "bytes"],
 )  # fmt: skip
 def test_what_would_fall_back_or_be_wrong_is_refused(function, specs, why):
     given = (lambda x, k: conv(x, k, 2)) if why.startswith("gets Conv with groups") else function

@@ -30,7 +30,7 @@ RUNNING = Path(__file__).with_name("running.py")
 #: The targets whose models a runtime has to run; the newest ONNX Runtime runs them all. An old one also has to run the models
 #: of the default target that do not require a newer one.
 OWN = {
-    "1.17": ("portable", "edge"),
+    "1.19": ("portable", "edge"),
     "1.20": ("portable", "web"),
     "node": ("portable", "web"),
     "web": ("web",),

@@ -179,9 +179,16 @@ FAULTS = (
     Fault(
         "convolution-of-six-channels",
         "webgpu",
-        "convolves 6 channels to a multiple of 4 wrongly",
+        "convolves 6, 9 or 15 channels (multiples of 3, but not of 4) to a multiple of 4 wrongly",
         "conv (float[1,6,5,5] x, float[4,6,3,3] w) => (float[1,4,3,3] y) { y = Conv (x, w) }",
         {"x": normal(1, 6, 5, 5), "w": normal(4, 6, 3, 3)},
+    ),
+    Fault(
+        "convolution-of-nine-channels",
+        "webgpu",
+        "convolves 6, 9 or 15 channels (multiples of 3, but not of 4) to a multiple of 4 wrongly",
+        "conv (float[1,9,5,5] x, float[4,9,3,3] w) => (float[1,4,3,3] y) { y = Conv (x, w) }",
+        {"x": normal(1, 9, 5, 5), "w": normal(4, 9, 3, 3)},
     ),
     Fault(
         "groups-that-give-six-channels",
@@ -189,6 +196,27 @@ FAULTS = (
         "convolves groups that give 5 or 6 channels wrongly",
         "conv (float[1,4,5,5] x, float[12,2,3,3] w) => (float[1,12,3,3] y) { y = Conv <group = 2> (x, w) }",
         {"x": normal(1, 4, 5, 5), "w": normal(12, 2, 3, 3)},
+    ),
+    Fault(
+        "number-of-uint8",
+        "webgpu",
+        "fails at an `Expand` of a number of uint8",
+        "expand (uint8 x, int64[1] sizes) => (uint8[N] y) { y = Expand (x, sizes) }",
+        {"x": np.uint8(3), "sizes": np.int64([5])},
+    ),
+    Fault(
+        "relu-of-nan",
+        "webgpu",
+        "may take NaN and infinities for numbers, as WGSL allows",
+        "relu (float[2] x) => (float[2] y) { y = Relu (x) }",
+        {"x": np.float32([np.nan, 1])},
+    ),
+    Fault(
+        "sine",
+        "webgpu",
+        "computes sine and cosine to within 2⁻¹¹, as WGSL allows",
+        "sine (float[5] x) => (float[5] y) { y = Sin (x) }",
+        {"x": np.float32([-2.5, -1, 0.5, 1.5, 3])},
     ),
 )
 

@@ -23,6 +23,9 @@ BUNDLES = {
     "webgpu": (("ort.webgpu.bundle.min.mjs", "webgpu"),),
 }
 
+#: What WebGPU says of float16 on a device that has none, such as that in software.
+LACKING = "but the device does not support it"
+
 
 def results(folder: Path, runtime: str, program: str) -> Found:
     """What "node", "web" or "webgpu" makes of the models of a folder.
@@ -92,19 +95,26 @@ def text(folder: Path, program: str) -> Found:
 
 
 def compared(folder: Path, models: Mapping[str, Any], answers: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """What is wrong with each model, given what was answered."""
+    """What is wrong with each model that the device can run, given what was answered."""
     found: dict[str, str] = {}
     cases: dict[str, set[str]] = {}
+    absent: set[str] = set()
     for answer in answers:
         name = answer["model"]
+        if LACKING in answer.get("error", ""):
+            absent.add(name)
+            continue
         if "error" in answer:
             found[name] = answer["error"]
             continue
         outputs = [decoded(tensor) for tensor in answer["outputs"]]
-        problem = running.problem(lambda _, given=outputs: given, folder, answer["case"], models[name]["limit"])
+        limits = models[name]["limit"], models[name].get("absolute", 0.0)
+        problem = running.problem(lambda _, given=outputs: given, folder, answer["case"], *limits)
         found[name] = found.get(name) or problem
         cases.setdefault(name, set()).add(answer["case"])
     for name, model in models.items():
+        if name in absent:
+            continue
         missing = set(model["cases"]) - cases.get(name, set())
         if missing and not found.get(name):
             found[name] = f"nothing was answered for {', '.join(sorted(missing))}"

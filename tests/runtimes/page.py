@@ -12,7 +12,8 @@ TITLE = """# Tested runtimes
 See here which runtimes an exported model was tested in. `make test-runtimes` exports {count} programs for each target:
 functions that once failed in some runtime (Fourier transforms, solvers, loops, sorting, random numbers, …), the precisions,
 and an example of each kind. Every file is run in the runtimes of its target, each in its own environment, at two batch sizes
-if its batch is symbolic, and the values are compared with those of JAX. The run writes this page.
+if its batch is symbolic, and the values of its second call are compared with those of JAX. The run writes this page.
+WebGPU computes on a graphics processor in software, which has no float16.
 
 With the default target, `"onnx"`, an old ONNX Runtime is given only the files whose `requirements` name it or an older
 release.

@@ -118,7 +118,7 @@ PRECISIONS = (
             ("float16", {}),
             ("bfloat16", {}),
             ("int8-dynamic", {}),
-            ("int8", {"calibration": [np.random.default_rng(2).normal(size=(8, 64)).astype(np.float32)]}),
+            ("int8", {"calibration": [*np.random.default_rng(2).normal(size=(8, 1, 64)).astype(np.float32)]}),
         )
     ),
     *(Program(name, _deep, (f32("B", 320),), options={"precision": form}, limit=0.02) for name, form in GROUPS.items()),

@@ -65,11 +65,13 @@ def test_a_model_that_does_not_load_is_no_end(tmp_path):
 def test_what_node_and_the_browser_answer_is_compared(tmp_path):
     np.savez(tmp_path / "case-outputs.npz", np.arange(3, dtype=np.int64))
     np.savez(tmp_path / "case-inputs.npz", x=np.ones(2, np.float32))
-    models = {name: {"cases": ["case"], "limit": 1e-4} for name in ("right", "wrong", "fails", "silent")}
+    names = ("right", "wrong", "fails", "silent", "float16")
+    models = {name: {"cases": ["case"], "limit": 1e-4} for name in names}
     right, wrong = (
         {"outputs": [javascript.encoded("", np.arange(start, start + 3))], "case": "case"} for start in (0, 1)
     )
     answers = [{"model": "right", **right}, {"model": "wrong", **wrong}, {"model": "fails", "error": "no kernel"}]
+    answers.append({"model": "float16", "error": "Program Cast requires f16 but the device does not support it."})
     assert javascript.compared(tmp_path, models, answers) == {
         "right": "",
         "wrong": "an element is off by 1, where the largest is 2",
@@ -81,16 +83,16 @@ def test_what_node_and_the_browser_answer_is_compared(tmp_path):
 @pytest.mark.parametrize(
     ("target", "needed", "runtime", "own"),
     [
-        ("onnx", "1.17", "1.17", True),
+        ("onnx", "1.19", "1.19", True),
         ("onnx", "1.23", "1.20", False),
         ("onnx", None, "1.20", False),
         ("onnx", "1.23", "newest", True),
-        ("onnx", "1.17", "web", False),
-        ("portable", "1.17", "node", True),
-        ("edge", "1.17", "1.17", True),
-        ("edge", "1.17", "web", False),
-        ("portable", "1.17", "web", False),
-        ("portable", "1.17", "openvino", False),
+        ("onnx", "1.19", "web", False),
+        ("portable", "1.19", "node", True),
+        ("edge", "1.19", "1.19", True),
+        ("edge", "1.19", "web", False),
+        ("portable", "1.19", "web", False),
+        ("portable", "1.19", "openvino", False),
     ],
 )
 def test_a_runtime_has_models_of_its_own(target, needed, runtime, own):
@@ -105,7 +107,7 @@ def test_what_is_told_is_counted(capsys):
 
 def test_the_page_of_a_run():
     text = page.page(
-        [page.Found("ONNX Runtime 1.17.3", {"int8-dynamic-portable": "", "fft-portable": "", "fft-onnx": ""})],
+        [page.Found("ONNX Runtime 1.19.2", {"int8-dynamic-portable": "", "fft-portable": "", "fft-onnx": ""})],
         page.Found("onnxruntime-genai 0.18.0", {"a Llama": ""}),
         page.Found("Chromium 1", {"a drawn 3": "", "a drawn 7": ""}),
         {"int4-portable": "it has no 4 | bits\n  where: here"},
@@ -114,7 +116,7 @@ def test_the_page_of_a_run():
         [page.Found("OpenVINO 1, its faults", {"one": "", "another": ""})],
     )
     assert '| runtime | `"portable"` | `"web"` | `"onnx"` |' in text
-    assert "| ONNX Runtime 1.17.3 | 2 of 2 | – | 1 of 1 |" in text
+    assert "| ONNX Runtime 1.19.2 | 2 of 2 | – | 1 of 1 |" in text
     assert '| int4 | `"portable"` | it has no 4 \\| bits |' in text
     assert "onnxruntime-genai 0.18.0 chooses the same 32 tokens as JAX in greedy decoding, for:\n\n- a Llama" in text
     assert "OpenVINO 1, its faults: one, another.\n" in text
@@ -148,7 +150,7 @@ def test_a_fault_that_is_mended_is_told(tmp_path):
         patch.setattr(
             Fault, "expected", property(lambda own: [np.float32([[-6, -14]]) if own is fault else np.zeros(1)])
         )
-        (found,) = runs.with_faults(tmp_path / "faults", {"newest": sys.executable, "1.17": "none"})
+        (found,) = runs.with_faults(tmp_path / "faults", {"newest": sys.executable, "1.19": "none"})
     assert found.results == {fault.name: "it is computed rightly", "wrong": ""}
 
 

@@ -130,7 +130,7 @@ def to_onnx(
       double_precision: trace with 64-bit types; bare shapes are float64 then.
       opset: the version of the default operator domain. By default the model is built from the operators of the
         target's opset, and written in the lowest opset, 18 or newer, in which they mean the same.
-      target: where the model will run: "onnx" (any runtime that implements the standard), "portable" (ONNX Runtime 1.17
+      target: where the model will run: "onnx" (any runtime that implements the standard), "portable" (ONNX Runtime 1.19
         or newer, opset 18), "web", "webgpu", "openvino", "edge" (compilers for small devices, opset 13), "onnxruntime",
         "genai" (a decoder step: see `jaxport.decoder_inputs`), or a `jaxport.Target`. Operators that cannot run there
         are refused.

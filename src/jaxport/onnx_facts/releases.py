@@ -43,7 +43,7 @@ _made_for: contextvars.ContextVar[tuple[str, Build]] = contextvars.ContextVar("r
 def made_for(release: str, web: Build = "") -> AbstractContextManager[object]:
     """Make models for this release and all newer ones inside the context, and for a build of onnxruntime-web, if any.
 
-    >>> with made_for("1.17"):
+    >>> with made_for("1.19"):
     ...     sorted(dtype.name for dtype in missing("BitShift"))
     ['uint16']
     """
@@ -63,7 +63,7 @@ def made_for_web() -> Build:
 def is_at_least(release: str, other: str) -> bool:
     """Whether a release of the runtime is another one, or newer.
 
-    >>> is_at_least("1.28", "1.9"), is_at_least("1.17", "1.28")
+    >>> is_at_least("1.28", "1.9"), is_at_least("1.19", "1.28")
     (True, False)
     """
     one, two = (tuple(map(int, text.split("."))) for text in (release, other))

@@ -31,7 +31,7 @@ class Requirements(Shown):
 
     >>> import jax.numpy as jnp, jaxport
     >>> print(jaxport.to_onnx(lambda x: jnp.tanh(x) * 2, [("B", 3)], target="portable").requirements)
-    opset 18, IR 8, ONNX Runtime ≥ 1.17, no control flow, 2 types of operators
+    opset 18, IR 8, ONNX Runtime ≥ 1.19, no control flow, 2 types of operators
       dtypes       float32
       open dims    B
 

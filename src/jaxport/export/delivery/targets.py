@@ -125,7 +125,7 @@ TARGETS: dict[str, Target] = {
             "edge",
             opset=13,
             newest_opset=18,
-            runtime="1.17",
+            runtime="1.19",
             domains=frozenset(),
             operators=EDGE_OPERATORS,
             without_dtypes=_NARROW | set("float64 uint64 int4 uint4 complex64 complex128 string".split()),
@@ -143,7 +143,7 @@ TARGETS: dict[str, Target] = {
             signs_uint32=True,
             passes=(inlining, tied, untied, spectra, shifts, whole_blocks, common.RemoveUnusedNodesPass()),
         ),
-        Target("portable", opset=18, newest_opset=18, ir_version=8, runtime="1.17", domains=frozenset()),
+        Target("portable", opset=18, newest_opset=18, ir_version=8, runtime="1.19", domains=frozenset()),
         Target(
             "webgpu",
             opset=18,

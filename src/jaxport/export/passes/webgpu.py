@@ -2,7 +2,8 @@
 
 1. `resized_last`: it resizes linearly as if the axes were the last two, whichever they are.
 2. `without_or`: it has no Or, but And and Not.
-3. `padded_channels`: it convolves 6 channels (10, 14, …) to a multiple of 4 wrongly. Zeros fill them up to one.
+3. `padded_channels`: it convolves 6 channels (9, 15, 18, …) to a multiple of 4 wrongly, but 3 alone. Zeros fill
+   them up to a multiple of 4.
 
 What else it computes wrongly is refused: see `wrong`.
 """
@@ -90,16 +91,17 @@ def padded_channels(model: ir.Model) -> str:
         channels, results = (sizes[1], sizes[0]) if sizes and dims else (0, 0)
         if not isinstance(channels, int) or not isinstance(results, int) or integer(node, "group", 1) != 1:
             continue
-        if channels < 4 or channels % 4 != 2 or results % 4:
+        if channels <= 3 or channels % 3 or channels % 4 == 0 or results % 4:
             continue
+        more = -channels % 4
         for index, (value, shape) in enumerate(((x, dims), (kernel, sizes))):
             assert shape is not None
-            array, pads = constant_of(value), [(0, 2) if axis == 1 else (0, 0) for axis in range(len(shape))]
+            array, pads = constant_of(value), [(0, more) if axis == 1 else (0, 0) for axis in range(len(shape))]
             if array is not None:
                 node.replace_input_with(index, editor.constant(node.graph, np.pad(array, pads), value.name or "kernel"))
                 continue
             numbers = np.array(pads, np.int64).T.ravel()
-            longer = [channels + 2 if axis == 1 else dim for axis, dim in enumerate(shape)]
+            longer = [channels + more if axis == 1 else dim for axis, dim in enumerate(shape)]
             operands = [value, editor.constant(node.graph, numbers, "pads")]
             node.replace_input_with(
                 index, editor.insert(node.graph, "Pad", operands, before=node, like=value, shape=longer)
@@ -110,6 +112,8 @@ def padded_channels(model: ir.Model) -> str:
 
 def wrong(node: ir.Node) -> str:
     """Return what WebGPU computes wrongly of a node, or fails at; an empty text for nothing."""
+    if node.op_type == "Expand" and dims_of(x := source(node)) == [] and x.dtype is ir.DataType.UINT8:
+        return "Expand of a number of uint8"
     if node.op_type not in ("Conv", "ConvTranspose") or node.domain:
         return ""
     sizes, group = dims_of(operand(node, 1)), integer(node, "group", 1)
