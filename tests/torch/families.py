@@ -330,13 +330,8 @@ REFUSED: dict[str, dict[str, str]] = {
     **dict.fromkeys(("mamba", "recurrent_gemma"), {"values": "Constraints violated"}),
     # It computes its positions anew where there are more than its configuration says.
     "xglm": {"values": r"`input_ids\.size\(\)\[1\] <= 64`, which does not hold"},
-    # Their caches are results, and `forward` has no argument for that.
-    "switch_transformers": {"values": "`EncoderDecoderCache`"},
-    "granitemoe": {"values": "`DynamicCache`"},
     # It rotates by complex numbers.
     "deepseek_v2": {"values": "No decompositions registered for the complex-valued input"},
-    # The bias of its convolution has an axis more in the state dict than in the layer.
-    "convbert": {"checkpoint": "no attribute 'load_pytorch'"},
 }
 """What cannot be done: what is told, by the family and the question."""
 
