@@ -84,8 +84,8 @@ def unchanged(module: torch.nn.Module) -> Iterator[None]:
 
 def configurations(module: torch.nn.Module) -> list[Any]:
     """Return what the parts of a model of transformers are configured with."""
-    configs = {id(one): one for part in module.modules() if (one := vars(part).get("config")) is not None}
-    return [one for one in configs.values() if isinstance(getattr(one, "__dict__", None), dict)]
+    configs = [vars(part).get("config") for part in module.modules()]
+    return [one for one in configs if isinstance(getattr(one, "__dict__", None), dict)]
 
 
 def stop_caching(module: torch.nn.Module) -> bool:
