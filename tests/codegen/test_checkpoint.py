@@ -284,12 +284,14 @@ def test_merged_vectors_of_one_value_are_entries_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_gates_are_loaded_in_the_order_of_the_cell(framework: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["recurrent", "both_ways"])
+def test_gates_are_loaded_in_the_order_of_the_cell(name: str, framework: str, tmp_path: Path) -> None:
     path, x = (
-        Path(__file__).parent / "fresh" / "recurrent.plain.onnx",
+        Path(__file__).parent / "fresh" / f"{name}.plain.onnx",
         RANDOM.standard_normal((2, 5, 4)).astype(np.float32),
     )
-    jaxport.from_onnx(path).to_source(tmp_path, framework=framework)
+    code = jaxport.from_onnx(path).to_source(tmp_path, framework=framework).code
+    assert "optimization_barrier" not in code  # each direction is a cell
     module, model, state = load(tmp_path), onnx.load(path), {}
     for tensor in model.graph.initializer:
         if tensor.name in {name for name, _ in module.PYTORCH.values()}:
