@@ -245,6 +245,8 @@ FAMILIES: dict[str, Family] = {
     "pegasus": sequences("pegasus"),
     "blenderbot": sequences("blenderbot"),
     "m2m_100": sequences("m2m_100"),
+    "m2m_100 of bounded lengths": of_transformers("m2m_100", "ForSeq2SeqLM", TWO, lambda: {**text(), "decoder_input_ids": ids(4)},
+        {**dict.fromkeys(TEXT, ("batch", torch.export.Dim("seq", max=64))), "decoder_input_ids": ("batch", torch.export.Dim("written", max=64))}),
     "switch_transformers": sequences("switch_transformers", {**T5, "num_experts": 4}),
     # images
     "vit_msn": sight("vit_msn"),
@@ -328,8 +330,9 @@ REFUSED: dict[str, dict[str, str]] = {
     "minimax": {"values": r"`input_ids\.size\(\)\[1\] <= 256`, which does not hold"},
     # Loops over tokens in Python.
     **dict.fromkeys(("mamba", "recurrent_gemma"), {"values": "Constraints violated"}),
-    # It computes its positions anew where there are more than its configuration says.
+    # They compute their positions anew where there are more than their configurations say.
     "xglm": {"values": r"`input_ids\.size\(\)\[1\] <= 64`, which does not hold"},
+    "m2m_100": {"values": r"`input_ids\.size\(\)\[1\] <= 65`, which does not hold"},
     # It rotates by complex numbers.
     "deepseek_v2": {"values": "No decompositions registered for the complex-valued input"},
 }
