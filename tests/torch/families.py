@@ -270,7 +270,8 @@ FAMILIES: dict[str, Family] = {
         "patch_size": [7, 7], "patch_stride": [4, 4], "patch_padding": [3, 3], "masked_unit_size": [4, 4]}),
     "bit": sight("bit", {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1], "num_groups": 4}),
     "poolformer": sight("poolformer", {"hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1]}),
-    "vit_mae": sight("vit_mae", {**SIGHT, "mask_ratio": 0.0}),
+    "vit_mae": sight("vit_mae"),
+    "vit_mae of given noise": of_transformers("vit_mae", "", SIGHT, lambda: {**image(), "noise": torch.rand(2, 16)}, {**IMAGE, "noise": ("batch", None)}),
     "segformer": sight("segformer", {"hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 2, 2, 2],
         "decoder_hidden_size": 16}, 64, kind="ForSemanticSegmentation"),
     "swin2sr": sight("swin2sr", {"image_size": 16, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4}, 16),
@@ -333,6 +334,8 @@ REFUSED: dict[str, dict[str, str]] = {
     # They compute their positions anew where there are more than their configurations say.
     "xglm": {"values": r"`input_ids\.size\(\)\[1\] <= 64`, which does not hold"},
     "m2m_100": {"values": r"`input_ids\.size\(\)\[1\] <= 65`, which does not hold"},
+    # It hides patches at random.
+    "vit_mae": {"values": "draws random numbers in evaluation mode"},
     # It rotates by complex numbers.
     "deepseek_v2": {"values": "No decompositions registered for the complex-valued input"},
 }
