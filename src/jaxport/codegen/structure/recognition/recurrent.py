@@ -84,11 +84,11 @@ def _is_plain(attributes: Mapping[str, Attribute], kind: str) -> bool:
 
 
 class OfDirection(NamedTuple):
-    """What a tensor has for one direction: the numbers of its rows, of which `index` says which are taken."""
+    """What a tensor has for one direction: the numbers of its rows, and the index that takes some of these."""
 
     whole: Variable
     numbers: np.ndarray
-    index: tuple[Any, ...]
+    taken: tuple[Any, ...]
 
 
 def _input_product(rows: Variable, packed: Packed) -> tuple[Variable, OfDirection, OfDirection | None] | None:
@@ -99,7 +99,7 @@ def _input_product(rows: Variable, packed: Packed) -> tuple[Variable, OfDirectio
     if total is None or product is None:
         return None
     x, part = product.step.args[0], packed.part(product.step.args[1], turned=True)
-    if part is None or not isinstance(x, Variable) or part.index:
+    if part is None or not isinstance(x, Variable) or part.taken:
         return None
     added = total.step.args[1]
     if number(added) == 0:
@@ -141,7 +141,9 @@ class Packed:
         numbers, index = self.rows(whole, is_matrix=turned), as_tuple(index)
         if numbers is not None and numbers.ndim == 2 and index and isinstance(index[0], int):
             numbers, index = numbers[index[0]], index[1:]
-        return OfDirection(whole, numbers, index) if numbers is not None and numbers.ndim == 1 else None
+        if numbers is None or numbers.ndim != 1 or not isinstance(whole, Variable):
+            return None
+        return OfDirection(whole, numbers, index)
 
     def rows(self, value: object, is_matrix: bool) -> np.ndarray | None:
         """Return the numbers of the rows of a value, by all of its axes but that along a row."""
