@@ -284,12 +284,14 @@ def test_merged_vectors_of_one_value_are_entries_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_gates_are_loaded_in_the_order_of_the_cell(framework: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["recurrent", "both_ways"])
+def test_gates_are_loaded_in_the_order_of_the_cell(name: str, framework: str, tmp_path: Path) -> None:
     path, x = (
-        Path(__file__).parent / "fresh" / "recurrent.plain.onnx",
+        Path(__file__).parent / "fresh" / f"{name}.plain.onnx",
         RANDOM.standard_normal((2, 5, 4)).astype(np.float32),
     )
-    jaxport.from_onnx(path).to_source(tmp_path, framework=framework)
+    code = jaxport.from_onnx(path).to_source(tmp_path, framework=framework).code
+    assert "optimization_barrier" not in code  # each direction is a cell
     module, model, state = load(tmp_path), onnx.load(path), {}
     for tensor in model.graph.initializer:
         if tensor.name in {name for name, _ in module.PYTORCH.values()}:
@@ -298,3 +300,50 @@ def test_gates_are_loaded_in_the_order_of_the_cell(framework: str, tmp_path: Pat
             tensor.CopyFrom(onnx.numpy_helper.from_array(state[tensor.name], tensor.name))
     expected = jaxport.from_onnx(model)(x)
     np.testing.assert_allclose(module.load_pytorch(state)(x), expected, rtol=1e-5, atol=1e-6)
+
+
+def reshaped_entries() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """A model whose parameters have axes of one element more in the state dict than in their layers."""
+    shapes = {"conv.weight": (6, 4, 1), "conv.bias": (6, 1), "head.weight": (5, 6, 1), "head.bias": (1, 5),
+        "experts.weight": (2, 5, 3), "experts.bias": (2, 1, 3)}  # fmt: skip
+    state = {name: RANDOM.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    node = onnx.helper.make_node
+    nodes = [
+        node("Conv", ["x", "conv.weight"], ["a"]),
+        node("Add", ["a", "conv.bias"], ["b"]),
+        node("Transpose", ["b"], ["c"], perm=[0, 2, 1]),
+        node("Squeeze", ["head.weight", "last"], ["d"]),
+        node("Transpose", ["d"], ["e"], perm=[1, 0]),
+        node("MatMul", ["c", "e"], ["f"]),
+        node("Add", ["f", "head.bias"], ["g"]),
+        node("MatMul", ["g", "experts.weight"], ["h"]),
+        node("Add", ["h", "experts.bias"], ["y"]),
+    ]
+    for one in nodes:
+        paths = sorted({name.partition(".")[0] for name in one.input if "." in name})
+        one.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=str(["", *paths, "call"]))
+        one.metadata_props.add(
+            key="pkg.torch.onnx.class_hierarchy", value=str(["my.Model", *("my.Block" for _ in paths), "call"])
+        )
+    graph = onnx.helper.make_graph(
+        nodes, "reshaped",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 4, 7])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, 7, 3])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in (state | {"last": np.array([2])}).items()],
+    )  # fmt: skip
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    return onnx.helper.make_model(graph, producer_name="pytorch", opset_imports=opsets, ir_version=10), state
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_entries_of_another_shape_are_loaded(framework: str, tmp_path: Path) -> None:
+    model, state = reshaped_entries()
+    jaxport.from_onnx(model).to_source(tmp_path, framework=framework)
+    module, x = load(tmp_path), RANDOM.standard_normal((2, 4, 7)).astype(np.float32)
+    other = {name: 2 * array + 1 for name, array in state.items()}
+    for tensor in model.graph.initializer:
+        if tensor.name in other:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(other[tensor.name], tensor.name))
+    np.testing.assert_allclose(module.load_pytorch(other)(x), jaxport.from_onnx(model)(x), rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match=r"`conv.bias` has shape \(6,\), not \(6, 1\)"):
+        module.load_pytorch(other | {"conv.bias": other["conv.bias"].ravel()})

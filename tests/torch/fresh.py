@@ -150,6 +150,16 @@ class Recurrent(nn.Module):
         return self.slope(self.head(self.lstm(x)[0][:, -1]))
 
 
+class BothWays(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(4, 3, bidirectional=True, batch_first=True)
+        self.lstm = nn.LSTM(6, 2, num_layers=2, bidirectional=True, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lstm(self.gru(x)[0])[0]
+
+
 Made = tuple[Callable[[], nn.Module], Callable[[], Tensor], tuple[str, ...]]
 EVERY = ("plain", "dynamo", "legacy")
 MODULES: dict[str, Made] = {
@@ -162,6 +172,7 @@ MODULES: dict[str, Made] = {
     "adapted": (Adapted, lambda: torch.randn(3, 4), EVERY),
     "language": (Language, lambda: torch.arange(10).reshape(2, 5), EVERY),
     "recurrent": (Recurrent, lambda: torch.randn(2, 5, 4), ("plain", "legacy")),
+    "both_ways": (BothWays, lambda: torch.randn(2, 5, 4), ("plain", "legacy")),
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import inspect
 import sys
 import warnings
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import jax
@@ -159,6 +159,27 @@ def test_what_a_module_keeps_of_its_calls_is_no_constant(is_called: bool):
     assert [*cache] == ["rows"] * is_called
     assert not module.training
     assert kept is None or torch.equal(module(x), kept)
+
+
+class Caching(nn.Module):
+    """A model of transformers whose `forward` has `use_cache` among its other arguments, as GraniteMoE does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part, self.config = nn.Linear(2, 2), SimpleNamespace(use_cache=True, sizes={})
+
+    def forward(self, x: torch.Tensor, **more: Any) -> tuple[Any, ...]:
+        self.config.sizes["rows"] = len(x)
+        returned = more.get("use_cache", self.config.use_cache)
+        return (self.part(x), object()) if returned else (self.part(x),)
+
+
+def test_a_cache_that_the_configuration_asks_for_is_no_result():
+    module, x = Caching(), torch.ones(3, 2)
+    assert len(jaxport.from_torch(module, x).output_names) == 1
+    assert vars(module.config) == {"use_cache": True, "sizes": {}}
+    with pytest.raises(jaxport.InvalidArgument, match=r"the result\[1\] is not a tensor, but of type `object`"):
+        jaxport.from_torch(module, x, {"use_cache": True})
 
 
 def test_the_program_keeps_its_weights_when_the_module_changes():

@@ -48,6 +48,7 @@ class Entry:
     Attributes:
       name: its name.
       axes: the order of its axes in a tensor that is made of it.
+      reshaped_from: as a `Weight` has it.
       other: the name of the other module's entry that is the same tensor, if it is tied.
       blocks: the order of its equal parts along its first axis there: of the gates of a cell, for example.
     """
@@ -56,6 +57,7 @@ class Entry:
     axes: tuple[int, ...]
     other: str = ""
     blocks: tuple[int, ...] = ()
+    reshaped_from: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
 def pytorch_loading(
@@ -85,9 +87,10 @@ def pytorch_loading(
     templates = _templates(entries)
     lines = "\n".join(f'    "{path}": ("{entry.name}", {entry.axes}),' for path, entry in templates.items())
     blocks = {path: entry.blocks for path, entry in templates.items() if entry.blocks}
+    reshaped = {path: entry.reshaped_from for path, entry in templates.items() if entry.reshaped_from}
     unread, tied, fixed = _others(program, {entry.name for entry in entries.values()})
     tied |= {entry.name: [entry.name, entry.other] for entry in entries.values() if entry.other}
-    constants = {"UNREAD": unread, "TIED": tied, "FIXED": fixed, "BLOCKS": blocks}
+    constants = {"UNREAD": unread, "TIED": tied, "FIXED": fixed, "BLOCKS": blocks, "RESHAPED": reshaped}
     return _LOADING.format(
         model=model,
         entries=lines,
@@ -95,6 +98,9 @@ def pytorch_loading(
         of="TIED.get(name, [name])" if tied else "[name]",
         differing=_DIFFERING if tied else "",
         ordered=_ORDERED if blocks else "",
+        before=_BEFORE if reshaped else "",
+        of_shape="before" if reshaped else "weight.shape",
+        reshaped=".reshape(behind).transpose(after)" if reshaped else "",
         checked=_CHECKED if fixed else "",
         digest=_DIGEST if fixed else "",
         used=f"{{{', '.join(f'*{name}' for name in ('UNREAD', 'FIXED') if constants[name])}}}"
@@ -113,7 +119,8 @@ def _made(weight: Weight, entry: Entry) -> Entry | None:
     is_whole = len({end - begin for begin, end in parts}) < 2 and sorted(blocks) == [*range(len(blocks))]
     if weight.axes is None or weight.part is not None or not is_whole or len(weight.pieces) > max(len(parts), 1):
         return None
-    return Entry(entry.name, tuple(entry.axes[axis] for axis in weight.axes), entry.other, blocks)
+    axes = tuple(entry.axes[axis] for axis in weight.axes)
+    return Entry(entry.name, axes, entry.other, blocks, weight.reshaped_from)
 
 
 def _others(program: ImportedProgram, read: Set[str]) -> tuple[list[str], dict[str, list[str]], dict[str, list[str]]]:
@@ -212,6 +219,7 @@ _OTHERS = {
     "UNREAD": "Entries that the model does not read.",
     "TIED": "All names of the entries that have several.",
     "BLOCKS": "The order of the gates that entries have side by side.",
+    "RESHAPED": "The shapes of entries whose axes are in order before they are reshaped, and the order of the axes then.",
     "FIXED": (
         "Entries whose values are in the code, with digests of their numbers: as they are, and rounded to 16 bits."
     ),
@@ -219,6 +227,9 @@ _OTHERS = {
 _ORDERED = """        if order := BLOCKS.get(template) or BLOCKS.get(path):
             parts = np.split(array, len(order))
             array = np.concatenate([parts[place] for place in order])
+"""
+_BEFORE = """        before, after = RESHAPED.get(template) or RESHAPED.get(path) or (weight.shape, tuple(range(weight.ndim)))
+        behind = tuple(weight.shape[after.index(axis)] for axis in range(len(after)))
 """
 _DIFFERING = """        if any(not np.array_equal(array, array_of(entries[other]), equal_nan=True) for other in held[1:]):
             others.append(f"{' and '.join(f'`{other}`' for other in held)} are one tensor in this model, and differ")

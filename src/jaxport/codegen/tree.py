@@ -31,7 +31,9 @@ class Weight:
       read: returns the array; nothing is read before.
       trained: whether it is a parameter; a statistic or a table is not.
       axes: the order of the axes that the file's tensor has here, whatever order its rows have if it is made of
-        pieces; None if more than their order differs.
+        pieces; None if more than their order and their shape differ.
+      reshaped_from: the shape in which `axes` puts them before they are reshaped, and the order of the axes behind
+        that; None if they are not reshaped.
       part: where its elements begin and end in the vector of the file; None if it has all of them.
       origin: its name in the file, if that is another one.
       pieces: the tensors that it is made of, for targets that keep these: the gates of a cell, those for the input
@@ -44,6 +46,7 @@ class Weight:
     read: Callable[[], np.ndarray]
     trained: bool = True
     axes: tuple[int, ...] | None = None
+    reshaped_from: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     part: tuple[int, int] | None = None
     origin: str = ""
     pieces: tuple[Weight, ...] = ()
@@ -60,14 +63,25 @@ class Weight:
 
     def transposed(self, axes: Sequence[int]) -> Weight:
         """Return the same tensor with its axes in another order."""
-        order = None if self.axes is None else tuple(self.axes[axis] for axis in axes)
-        shape = tuple(self.shape[axis] for axis in axes)
-        pieces = () if order is None else self.pieces
-        return replace(self, shape=shape, read=lambda: self.read().transpose(axes), axes=order, pieces=pieces)
+        turned = lambda order: tuple(order[axis] for axis in axes)
+        order, before = self.axes, self.reshaped_from
+        if before is not None:
+            before = (before[0], turned(before[1]))
+        elif order is not None:
+            order = turned(order)
+        return replace(
+            self, shape=turned(self.shape), read=lambda: self.read().transpose(axes), axes=order, reshaped_from=before,
+            pieces=() if order is None else self.pieces,
+        )  # fmt: skip
 
     def reshaped(self, shape: tuple[int, ...]) -> Weight:
         """Return the same tensor in another shape."""
-        return replace(self, shape=shape, read=lambda: self.read().reshape(shape), axes=None)
+        before, order = self.reshaped_from or (self.shape, tuple(range(len(self.shape))))
+        axes = self.axes if [*order] == sorted(order) else None
+        return replace(
+            self, shape=shape, read=lambda: self.read().reshape(shape), axes=axes,
+            reshaped_from=(before, tuple(range(len(shape)))),
+        )  # fmt: skip
 
 
 def present(**weights: Weight | None) -> dict[str, Weight]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from jaxport.errors import InvalidArgument, boundary
-from jaxport.pytorch.modules import pytorch, pytree, unchanged
+from jaxport.pytorch.modules import pytorch, pytree, stop_caching, unchanged
 from jaxport.pytorch.refusals import check_values
 
 if TYPE_CHECKING:
@@ -142,8 +142,11 @@ def example(
     known = all(
         isinstance(leaf, pytorch().Tensor | int | float | bool | None) for leaf in pytree().tree_leaves(outputs)
     )
-    if not known and "use_cache" in signature.parameters and "use_cache" not in bound:
-        return example(module, args, {**kwargs, "use_cache": False}, dynamic_shapes)
+    if not known and "use_cache" not in bound | kwargs:
+        if "use_cache" in signature.parameters:
+            return example(module, args, {**kwargs, "use_cache": False}, dynamic_shapes)
+        if stop_caching(module):
+            return example(module, args, kwargs, dynamic_shapes)
     check_values("result", outputs)
     check_values("argument", (args, kwargs))
     return call

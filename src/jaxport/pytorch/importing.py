@@ -55,7 +55,7 @@ def from_torch(
       args: example arguments by position: tensors or pytrees of tensors, on any device. A tensor alone is one argument,
         and `dynamic_shapes` may be its sizes alone.
       kwargs: example arguments by name, such as those that a tokenizer returns. If the module returns a cache that is
-        no tensor and takes `use_cache`, it is called with `use_cache=False` unless this says otherwise.
+        no tensor, and it or its configuration has `use_cache`, that is False unless this says otherwise.
       dynamic_shapes: the sizes that stay open, for each argument in order or by name: a tuple with a name for each open
         size, and a number or None for each fixed one, as in `{"input_ids": ("batch", "seq")}`; or what `torch.export`
         takes, such as `{0: torch.export.Dim("batch", max=64)}`. All sizes are fixed by default.

@@ -63,22 +63,39 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def unchanged(module: torch.nn.Module) -> Iterator[None]:
-    """Restore the attributes of a module and of its parts, such as a cache that a call fills: a trace would read
-    constants.
+    """Restore the attributes of a module, of its parts and of their configurations, such as a cache that a call fills:
+    a trace would read constants.
     """
-    held = {part: dict(vars(part)) for part in module.modules()}
+    parts = [*module.modules(), *configurations(module)]
+    held = [(part, dict(vars(part))) for part in parts]
     # Subclasses may be frozen, as the configurations of diffusers are.
-    containers = [one for own in held.values() for one in own.values() if type(one) in CONTAINERS]
+    containers = [one for _, own in held for one in own.values() if type(one) in CONTAINERS]
     contents = [copy.copy(one) for one in containers]
     try:
         yield
     finally:
-        for part, own in held.items():
+        for part, own in held:
             vars(part).clear()
             vars(part).update(own)
         for container, content in zip(containers, contents, strict=True):
             container.clear()
             (container.extend if isinstance(container, list) else container.update)(content)
+
+
+def configurations(module: torch.nn.Module) -> list[Any]:
+    """Return what the parts of a model of transformers are configured with."""
+    configs = [vars(part).get("config") for part in module.modules()]
+    return [one for one in configs if isinstance(getattr(one, "__dict__", None), dict)]
+
+
+def stop_caching(module: torch.nn.Module) -> bool:
+    """Have a model of transformers return no cache where its configuration says so, until `unchanged` restores that;
+    return whether it did until now.
+    """
+    caching = [config for config in configurations(module) if getattr(config, "use_cache", False)]
+    for config in caching:
+        config.use_cache = False
+    return bool(caching)
 
 
 def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
@@ -95,19 +112,12 @@ def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
 
 @contextmanager
 def spelled_out(module: torch.nn.Module) -> Iterator[None]:
-    """Have a model of transformers compute by operators that PyTorch writes, and put its configuration back
-    afterwards.
-    """
-    held: list[tuple[Any, str, Any]] = []
-    for part in module.modules():
-        config = vars(part).get("config")
-        for attribute, (replaced, others) in BACKENDS.items():
-            now = getattr(config, attribute, None)
-            if isinstance(now, str) and replaced.match(now):
-                held.append((config, attribute, now))
-                setattr(config, attribute, others[-1 if getattr(part, "_supports_sdpa", True) is False else 0])
-    try:
+    """Have a model of transformers compute by operators that PyTorch writes, and leave it as it was afterwards."""
+    with unchanged(module):
+        for part in module.modules():
+            config = vars(part).get("config")
+            for attribute, (replaced, others) in BACKENDS.items():
+                now = getattr(config, attribute, None)
+                if isinstance(now, str) and replaced.match(now):
+                    setattr(config, attribute, others[-1 if getattr(part, "_supports_sdpa", True) is False else 0])
         yield
-    finally:
-        for config, attribute, now in reversed(held):
-            setattr(config, attribute, now)

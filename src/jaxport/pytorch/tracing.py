@@ -18,7 +18,7 @@ from jaxport.errors import ExportError, boundary
 from jaxport.jaxprs import PythonFunction
 from jaxport.onnx_facts import ROLES, STATE_DICT
 from jaxport.pytorch.calls import ModuleCall, dim_name
-from jaxport.pytorch.modules import pytorch, pytree, spelled_out, unchanged
+from jaxport.pytorch.modules import pytorch, pytree, spelled_out
 from jaxport.pytorch.refusals import advice, users_line
 
 if TYPE_CHECKING:
@@ -145,7 +145,6 @@ def _traced(call: ModuleCall) -> torch.export.ExportedProgram:
             kind=ExportError,
         ),
         spelled_out(call.module),
-        unchanged(call.module),
     ):
         return torch.export.export(
             call.module, args, kwargs, dynamic_shapes=call.shapes and _mapped(dynamic, call.shapes), strict=False

@@ -199,7 +199,7 @@ def _origin(weight: Weight, tensors: Mapping[str, np.ndarray]) -> WeightOrigin |
     """Return where a weight comes from; None if it is computed from tensors of the file, or is none of them."""
     if weight.file not in tensors:
         return None
-    if not weight.pieces and (weight.axes is not None or weight.part is not None):
+    if not weight.pieces and weight.reshaped_from is None and (weight.axes is not None or weight.part is not None):
         return WeightOrigin(weight.file, weight.axes, weight.part)
     source, value = tensors[weight.file], weight.read()
     is_same = source.size == value.size and np.array_equal(source.ravel(), value.ravel(), equal_nan=True)

@@ -110,15 +110,14 @@ class Nesting:
         return [Call(module, module.inputs, module.outputs)]
 
     def _label(self, layer: Layer, around: str) -> str:
-        """Return the path of a layer in a module: that of its own, though it be dissolved, or that of its kernel or
-        only weight.
+        """Return the path of a layer in a module: that of its own, though it be dissolved, or that of its only kernel
+        or weight.
         """
         place, begin = self.places.get(layer, ""), f"{around}." if around else ""
         if place.startswith(begin) and place not in ("", around):
             return place.removeprefix(begin)
-        kernel = layer.weights.get("kernel")
-        weights = [kernel] if kernel is not None else [*layer.weights.values()]
-        names = [weight.name for weight in weights if weight.part is None]
+        kernels = [weight for role, weight in layer.weights.items() if role.endswith("kernel")]
+        names = [weight.name for weight in kernels or layer.weights.values() if weight.part is None]
         path, _, name = names[0].rpartition(".") if len(names) == 1 else ("", "", "")
         is_name = name not in ROLES and len(name) > 1 and name.isidentifier() and not is_made_up(name)
         return name if is_name and path == called(around) else layer.label

@@ -47,8 +47,8 @@ def recurrent(op: Op, matcher: Matcher) -> Layer | None:
     if source is None or rows.dtype != np.float32:
         return None
     x, of_input, bias = source
-    turned = [part for value in op.inputs if (part := _recurrence(value, of_input.direction, packed)) is not None]
-    if not turned or any(turned[0] is not other for other in turned):
+    turned = [part for value in op.inputs if (part := _recurrence(value, packed)) is not None]
+    if not turned or any(not np.array_equal(turned[0].numbers, other.numbers) for other in turned):
         return None
     weights = packed.weights(op, of_input, turned[0], bias)
     if weights is None:
@@ -62,7 +62,7 @@ def recurrent(op: Op, matcher: Matcher) -> Layer | None:
         states, outputs = carry[0], (outputs[0][0], outputs[1])
     config = {
         "in_features": of_input.whole.shape[-1],
-        "hidden_features": turned[0].shape[-1],
+        "hidden_features": turned[0].whole.shape[-1],
         "reverse": bool(step.kwargs.get("reverse", False)),
         "carry": states,
         "outputs": outputs,
@@ -84,18 +84,14 @@ def _is_plain(attributes: Mapping[str, Attribute], kind: str) -> bool:
 
 
 class OfDirection(NamedTuple):
-    """The part of a tensor of all directions that is for one of them; `index` says which elements of it."""
+    """What a tensor has for one direction: the numbers of its rows, and the index that takes some of these."""
 
     whole: Variable
-    index: Any
-
-    @property
-    def direction(self) -> Any:
-        """The number of the direction."""
-        return self.index[0] if isinstance(self.index, tuple) else self.index
+    numbers: np.ndarray
+    taken: tuple[Any, ...]
 
 
-def _input_product(rows: Variable, packed: Packed) -> tuple[Variable, OfDirection, Variable | None] | None:
+def _input_product(rows: Variable, packed: Packed) -> tuple[Variable, OfDirection, OfDirection | None] | None:
     """Return sequence, weights of the input and biases of `x @ W[d].T + (B[d, :n] + B[d, n:])`."""
     matcher = packed.matcher
     total = matcher.step(rows, "+")
@@ -103,7 +99,7 @@ def _input_product(rows: Variable, packed: Packed) -> tuple[Variable, OfDirectio
     if total is None or product is None:
         return None
     x, part = product.step.args[0], packed.part(product.step.args[1], turned=True)
-    if part is None or not isinstance(x, Variable) or not isinstance(part.index, int):
+    if part is None or not isinstance(x, Variable) or part.taken:
         return None
     added = total.step.args[1]
     if number(added) == 0:
@@ -113,14 +109,13 @@ def _input_product(rows: Variable, packed: Packed) -> tuple[Variable, OfDirectio
     first = biases[0]
     if first is None or any(bias is None or bias.whole is not first.whole for bias in biases):
         return None
-    return x, part, first.whole
+    return x, part, first
 
 
-def _recurrence(value: Variable, direction: object, packed: Packed) -> Variable | None:
-    """Return the tensor whose part for a direction, turned, a step multiplies the state with."""
+def _recurrence(value: Variable, packed: Packed) -> OfDirection | None:
+    """Return the tensor that a step multiplies the state with, part by part and turned."""
     kept = packed.matcher.step(value, "lax.optimization_barrier")
-    part = packed.part(kept.step.args[0], turned=True) if kept is not None else None
-    return part.whole if part is not None and part.direction == direction else None
+    return packed.part(kept.step.args[0], turned=True) if kept is not None else None
 
 
 class Packed:
@@ -137,15 +132,18 @@ class Packed:
         self._count = 0
 
     def part(self, value: object, turned: bool) -> OfDirection | None:
-        """Return the part of a packed tensor that a value is."""
+        """Return the part of a tensor of one direction, or of the first axis for all directions, that a value is."""
         if turned:
             transposed = self.matcher.step(value, "T")
             value = transposed.step.args[0] if transposed is not None else None
         indexed = self.matcher.step(value, "")
-        if indexed is None:
+        whole, index = indexed.step.args if indexed is not None else (value, ())
+        numbers, index = self.rows(whole, is_matrix=turned), as_tuple(index)
+        if numbers is not None and numbers.ndim == 2 and index and isinstance(index[0], int):
+            numbers, index = numbers[index[0]], index[1:]
+        if numbers is None or numbers.ndim != 1 or not isinstance(whole, Variable):
             return None
-        whole, index = indexed.step.args
-        return OfDirection(whole, index) if self.rows(whole, is_matrix=turned) is not None else None
+        return OfDirection(whole, numbers, index)
 
     def rows(self, value: object, is_matrix: bool) -> np.ndarray | None:
         """Return the numbers of the rows of a value, by all of its axes but that along a row."""
@@ -202,19 +200,19 @@ class Packed:
         return np.concatenate(known) if len(known) == len(parts) else None
 
     def weights(
-        self, op: Op, of_input: OfDirection, of_state: Variable, bias: Variable | None
+        self, op: Op, of_input: OfDirection, of_state: OfDirection, bias: OfDirection | None
     ) -> dict[str, Weight] | None:
         """Return the tensors of a cell: kernels (inputs first) and biases, of gates in the frameworks' order.
 
         None if they are not whole gates of parameters that only this cell has.
         """
-        order, hidden, direction = GATES[op.operator], of_state.shape[-1], of_input.direction
-        rows = {"kernel": self._known(of_input.whole), "recurrent_kernel": self._known(of_state)}
+        order, hidden = GATES[op.operator], of_state.whole.shape[-1]
+        rows = {"kernel": of_input.numbers, "recurrent_kernel": of_state.numbers}
         if bias is not None:
-            rows["bias"], rows["recurrent_bias"] = np.split(self._known(bias), 2, axis=-1)
+            rows["bias"], rows["recurrent_bias"] = np.split(bias.numbers, 2)
         gates: dict[str, list[Weight]] = {}
         for role, numbers in rows.items():
-            parts = [numbers[direction][at * hidden : (at + 1) * hidden] for at in order]
+            parts = [numbers[at * hidden : (at + 1) * hidden] for at in order]
             if (np.concatenate(parts) == ZERO).all() and "bias" in role:
                 continue
             if role == "recurrent_bias" and op.operator == "GRU" and (np.concatenate(parts[:-1]) == ZERO).all():
