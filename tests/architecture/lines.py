@@ -137,6 +137,7 @@ RAISED: list[tuple[str, int, str]] = [
         "what PyTorch writes in place is a line of `.at[...]` instead of 45 of a helper, and runs on NumPy's inputs, too",
     ),
     ("codegen", 16, "`load_pytorch` of recurrent layers, whose gates it puts in the order of the cells"),
+    ("codegen", 4, "which weights are trained is told to crates, too, so that frozen layers stay layers there"),
     ("codegen", 20, "`load_pytorch` of parameters that have another shape in the state dict than in their layers"),
     ("codegen/python", 7, "texts beside the code, in place of 700 lines of strings"),
     ("codegen/structure", 47, "parts of what was joined or expanded, which exports write, are read as such"),

@@ -152,7 +152,7 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
     inputs = model_arguments(recorded, {*reserved, *sizes})
     fixed = {recorded.inputs[key]: axes for key, axes in recorded.fixed.items() if key in recorded.inputs}
     classes = PythonClasses(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checks, fixed)
-    made = classes.print(tree, _root_name(program.modules.type, program.name))
+    made = classes.print(tree, root_name(program.modules.type, program.name))
     nodes = [node for definition in classes.definitions for node in ast.walk(definition)]
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     states = states_of(recorded, names | {*inputs.values()})
@@ -219,7 +219,8 @@ def _beginnings(path: str) -> list[str]:
     return list(itertools.accumulate(path.split("."), lambda one, other: f"{one}.{other}"))
 
 
-def _root_name(type_name: str, graph: str) -> str:
+def root_name(type_name: str, graph: str) -> str:
+    """Return the name of the model's class."""
     if type_name:
         return class_name(type_name, "", "Model")
     return "Model" if GENERIC.fullmatch(graph) else class_name(graph, "", "Model")

@@ -23,12 +23,11 @@ from jaxport.codegen.burn.rules.drawing import without_keys
 from jaxport.codegen.burn.steps import Functions
 from jaxport.codegen.burn.values import dtype_name, held, is_narrow, kind_of
 from jaxport.codegen.generating import decoding
-from jaxport.codegen.modules import GENERIC, model_arguments, tensors_of, trained_parts
+from jaxport.codegen.modules import model_arguments, root_name, tensors_of, trained_parts
 from jaxport.codegen.rust.text import formatted, quoted
 from jaxport.codegen.structure.modules.build import build
 from jaxport.codegen.structure.sequences import in_place
 from jaxport.codegen.tree import Layer, Weight
-from jaxport.codegen.writing.fields import class_name
 from jaxport.codegen.writing.literals import comment
 from jaxport.codegen.writing.naming.scope import variable_name
 from jaxport.codegen.writing.size_names import element_names, size_names
@@ -204,13 +203,6 @@ def _origin(weight: Weight, tensors: Mapping[str, np.ndarray]) -> WeightOrigin |
     source, value = tensors[weight.file], weight.read()
     is_same = source.size == value.size and np.array_equal(source.ravel(), value.ravel(), equal_nan=True)
     return WeightOrigin(weight.file) if is_same else None
-
-
-def root_name(type_name: str, graph: str) -> str:
-    """Return the name of the model's structure."""
-    if type_name:
-        return class_name(type_name, "", "Model")
-    return "Model" if GENERIC.fullmatch(graph) else class_name(graph, "", "Model")
 
 
 def _stored(array: np.ndarray) -> np.ndarray:
