@@ -15,7 +15,7 @@ from jaxport.codegen.burn.imports import imports, used
 
 __all__ = ["names", "source"]
 
-_ITEM = re.compile(r"^(?:pub )?(?:fn|struct|const|trait|enum|impl) (\w+)", re.MULTILINE)
+_ITEM = re.compile(r"^(?:pub )?(?:fn|struct|const|trait|enum|impl(?: \w+ for)?) (\w+)", re.MULTILINE)
 
 
 def names() -> frozenset[str]:
