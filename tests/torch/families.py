@@ -495,6 +495,7 @@ class Trial:
             value, gradients = self.step(params, self.arrays)
             params = jax.tree.map(lambda weight, slope: weight - RATE * slope, params, gradients)
             optimizer.zero_grad()
+            self.module.train().eval()  # what a module has cached in evaluation mode is of the weights before
             loss = loss_of(self.expected(self.module))
             loss.backward()
             optimizer.step()
