@@ -15,6 +15,7 @@ FOLDER = Path(next(iter(package.__path__)))
 TEXT = "\n".join(path.read_text() for path in FOLDER.rglob("*.py"))
 CALLED = {
     *re.findall(r'helper\(\s*"(\w+)"', TEXT),
+    *re.findall(r'helpers\.add\("([a-z]\w*)"\)', TEXT),
     *elementwise.HELPERS,
     *(name + kind for name in re.findall(r'of_kind\("(\w+)"', TEXT) for kind in ("", "_int")),
     *("maximum", "minimum"),

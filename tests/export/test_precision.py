@@ -22,6 +22,7 @@ from jaxport.export.precision.int4_levels import GROUPS, quantized, rounding_err
 from jaxport.export.precision.names import PRECISIONS
 from jaxport.testing import f32, i32
 from tests.exports import export, operators, weight_bytes
+from tests.processors import needs_exact_int8
 
 GENERATOR = np.random.default_rng(0)
 DEEP, WIDE = (GENERATOR.normal(size=shape).astype(np.float32) / 8 for shape in ((64, 96), (96, 64)))
@@ -240,6 +241,7 @@ def test_the_bias_of_a_channel_without_weights_is_kept():
 
 @pytest.mark.parametrize(("dynamic", "fn", "shape"), [(True, dense, ("B", 64)), (False, convolve, ("B", 8, 8, 3))])
 def test_weights_of_the_full_range_are_nearer(dynamic, fn, shape):
+    needs_exact_int8()
     batches = BATCHES if dynamic else IMAGES
     calibration = None if dynamic else batches
     errors = []

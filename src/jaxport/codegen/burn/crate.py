@@ -149,8 +149,9 @@ def to_crate(recorded: RecordedProgram, trained: Collection[str] | None = None) 
         named = {key: (labels[variable], variable) for variable, key in inputs.items()}
         definitions[-1].further = check_text(named, spelled, read, recorded.assumed.checks)
         private.helpers |= used(definitions[-1].further) & {*CHECK_HELPERS}
-    definitions[-1].trained = trained_parts(weights, program, trained)
-    private.helpers |= set() if definitions[-1].trained is None else {"frozen"}
+    if (parts := trained_parts(weights, program, trained)) is not None:
+        definitions[-1].trained = parts
+        private.helpers.add("frozen")
     parts = [one.text() for one in reversed(definitions)]
     if isinstance(result, tuple) and len(result) > MOST_TOGETHER:
         parts.insert(0, _outputs(structs, result))

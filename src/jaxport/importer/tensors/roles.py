@@ -110,8 +110,8 @@ PYTORCH = "pytorch"
 _COMPUTED = re.compile(r"/.*/Constant(_\d+)?_output_0")
 """The names of tensors that PyTorch's traced code made, such as a number that it computes with."""
 _TRACED = re.compile(r"/.*_output_\d+|\d+")
-"""The names that PyTorch's older exporter gives results; in its files each name of a tensor that is no number is the
-author's.
+"""The names that PyTorch's older exporter gives results; in its files each name of a tensor that is not a number
+is the author's.
 """
 _KIND, _PERSISTENT = (f"pkg.torch.export.graph_signature.InputSpec.{key}" for key in ("kind", "persistent"))
 """The metadata of an initializer in which PyTorch's newer exporter says what it is: a parameter, or a buffer, and
