@@ -24,7 +24,7 @@ pytestmark = pytest.mark.burn
 #: Without batch normalization, which Burn computes with the statistics of the batch wherever gradients are.
 CELLS = (
     "mlp/nnx", "vit_b16/nnx", "gpt2/nnx", "bert_base/nnx", "unet/nnx", "lstm/nnx", "llama/nnx", "moe/nnx",
-    "cross_attention/equinox", "bidirectional_gru/nnx", "mlp/nnx/one is trained",
+    "cross_attention/equinox", "bidirectional_gru/nnx", "gpt2/nnx/one is trained",
 )  # fmt: skip
 LIMIT = 1e-4
 """Of each gradient, relative to its largest element."""
@@ -89,7 +89,8 @@ def prepared(cell: str) -> Trained:
     example = build(name, library, "small")  # type: ignore[arg-type]
     exported = jaxport.to_onnx(example.fn, list(example.inputs), **example.options)
     program = jaxport.from_onnx(exported.model)
-    program = jaxport.from_onnx(exported.model, trainable=[*program.params][:1]) if part else program
+    if part:  # of a layer in a list
+        program = jaxport.from_onnx(exported.model, trainable=[sorted(program.params)[len(program.params) // 2]])
     random = np.random.default_rng(0)
     inputs = exported.flatten(example.sample(random, example.sizes[0]), {})
     results = dict(zip(program.output_names, exported.run(inputs), strict=True))
@@ -132,7 +133,7 @@ def test_a_step_of_descent_is_the_same_as_in_jax(cell: str, compiled: Built) -> 
     assert file.stat().st_mode == file.with_name("Cargo.toml").stat().st_mode  # others may read it, too
     after, stored = program.with_params(file).params, load_file(file.with_name("model.safetensors"))
     changed = [name for name, value in load_file(file).items() if not np.array_equal(value, stored[name])]
-    assert len(changed) <= len(program.params)
+    assert len(changed) <= len(program.params), "frozen weights are as they were"
     gradients = jax.jit(jax.grad(partial(loss, program)), compiler_options=QUICKLY)(program.params, inputs)
     assert gradients.keys() == after.keys()
     largest = max(np.max(np.abs(gradient)) for gradient in gradients.values())

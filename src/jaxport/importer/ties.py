@@ -35,7 +35,7 @@ Ties = Literal["auto", "keep", "none"] | Collection[str]
 
 _KINDS = ("auto", "keep", "none")
 #: The names that PyTorch gives the statistics of BatchNormalization, by the input.
-_STATISTICS = {3: "running_mean", 4: "running_var"}
+_STATISTICS = dict(zip(sorted(STATISTICS["BatchNormalization"]), ("running_mean", "running_var"), strict=True))
 _PRODUCTS = MATRIX_PRODUCTS | KERNEL_PRODUCTS
 Use = tuple[ir.Node, int]
 
