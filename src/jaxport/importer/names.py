@@ -56,7 +56,7 @@ def without_positions(path: str) -> str:
 
 
 def given_name(name: str) -> str:
-    """Return the last part of the name of a tensor, or of the list that it is in; nothing if an exporter has made it up.
+    """Return the last part of a tensor's name, or of the list that it is in; nothing if an exporter has made it up.
 
     >>> given_name("encoder.cls_token"), given_name("scales.0"), given_name("onnx::MatMul_123"), given_name("val_17")
     ('cls_token', 'scales', '', '')
